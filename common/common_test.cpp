@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/ids.h"
+#include "common/process.h"
+
+namespace surefoot {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Digest, ReadsItsOwnHexAndRefusesAnyOther) {
+  const Digest made = digest("surefoot");
+  EXPECT_EQ(Digest::from_hex(made.hex()), made);
+  EXPECT_FALSE(Digest::from_hex(made.hex().substr(1)));
+  EXPECT_FALSE(Digest::from_hex("G" + made.hex().substr(1)));
+  EXPECT_FALSE(Digest::from_hex("A" + made.hex().substr(1)));
+}
+
+TEST(Digest, OfPiecesAndOfACopyEqualsTheDigestOfTheWhole) {
+  std::string text(100'003, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 24);
+  Digester digester;
+  digester.update(std::string_view(text).substr(0, 17));
+  digester.update(std::string_view(text).substr(17));
+  EXPECT_EQ(digester.finish(), digest(text));
+  std::string copy(text.size(), '\0');
+  EXPECT_EQ(copy_and_digest(as_bytes(text), std::as_writable_bytes(std::span(copy))), digest(text));
+  EXPECT_EQ(copy, text);
+}
+
+TEST(Digest, Sha256OfAKnownText) {
+  EXPECT_EQ(sha256(as_bytes("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(File, IsReplacedWholeAndReadBack) {
+  const auto path = std::filesystem::temp_directory_path() / ("surefoot-file-" + make_job_id());
+  ASSERT_TRUE(write_file_atomically(path, "one"));
+  ASSERT_TRUE(write_file_atomically(path, "two"));
+  EXPECT_EQ(*read_file(path), "two");
+  std::filesystem::remove(path);
+  EXPECT_EQ(read_file(path).error().code, Code::kNotFound);
+}
+
+TEST(Process, KnowsItselfAndNotAReusedPid) {
+  ProcessId self = self_process();
+  EXPECT_TRUE(is_alive(self));
+  self.start_ticks += 1;
+  EXPECT_FALSE(is_alive(self));
+  EXPECT_EQ(send_signal(self, 0).error().code, Code::kNotFound);
+}
+
+TEST(Process, ChildReportsItsExitCode) {
+  auto child = spawn({.argv = {"/bin/sh", "-c", "exit 7"}, .environment = {}, .output = {}, .directory = {}});
+  ASSERT_TRUE(child);
+  std::optional<ExitStatus> exit;
+  while (!(exit = poll_exit(*child))) std::this_thread::yield();
+  EXPECT_EQ(exit->code, 7);
+}
+
+TEST(Process, MissingProgramIsAnError) {
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .environment = {}, .output = {}, .directory = {}}).error().code,
+            Code::kInvalid);
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .environment = {}, .output = {}, .directory = {}, .detach = true})
+                .error()
+                .code,
+            Code::kInvalid);
+}
+
+TEST(Process, DetachedChildHasASessionOfItsOwnAndIsEnded) {
+  auto child = spawn({.argv = {"sleep", "60"}, .environment = {}, .output = {}, .directory = {}, .detach = true});
+  ASSERT_TRUE(child);
+  EXPECT_TRUE(is_alive(*child));
+  EXPECT_EQ(::getsid(child->pid), child->pid);
+  ASSERT_TRUE(end_processes({*child, ProcessId{}}, now() + 5s));
+  EXPECT_FALSE(is_alive(*child));
+}
+
+TEST(Process, ChildInheritsNoDescriptorAndSeesItsEnvironment) {
+  const auto path = std::filesystem::temp_directory_path() / ("surefoot-fds-" + make_job_id());
+  Fd leak(::dup(1));
+  auto child = spawn({.argv = {"/bin/sh", "-c", "ls /proc/self/fd | wc -l; echo $SUREFOOT_X"},
+                      .environment = {"SUREFOOT_X=yes"}, .output = path.string(), .directory = {}});
+  ASSERT_TRUE(child);
+  while (!poll_exit(*child)) std::this_thread::yield();
+  // 0, 1, 2 and the folder that ls itself has open.
+  EXPECT_EQ(*read_file(path), "4\nyes\n");
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace surefoot
