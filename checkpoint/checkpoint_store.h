@@ -83,6 +83,9 @@ class CheckpointStore {
   // Objects of another job id are refused everywhere. `store` must outlive this object.
   CheckpointStore(Store& store, std::string job_id);
 
+  // Marks the job's folder in the store with job.json. kInvalid: it is another job's. Repeatable.
+  Status claim(const std::string& job_name, const Control& control);
+
   // Writes part `part` of `of` of the state, streaming. Digests each chunk again on the way:
   // kCorrupt when the bytes do not match `chunk_digests` (one per chunk of the whole state). A part
   // of the same name and content that is there already is fine. Returns the object's size.
@@ -121,8 +124,9 @@ class CheckpointStore {
   Status remove_step(Step step, const Control& control);
 
  private:
-  Status check_part(const Manifest& manifest, const PartEntry& entry, std::span<std::byte> into,
-                    const Control& control);
+  StepEntry look_at(Step step, std::vector<ObjectInfo> objects, const Control& control);
+  Status remove_group(const RemovalGroup& group, std::vector<std::string>& removed,
+                      const Control& control);
 
   Store& store_;
   std::string job_id_;

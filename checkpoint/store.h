@@ -6,22 +6,27 @@
 // on the store, until `deadline` at the longest.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/digest.h"
 #include "common/status.h"
 
 namespace surefoot {
 
+inline constexpr std::size_t kMaxPieceBytes = 4 << 20;
+
 struct ObjectInfo {
   std::string name;
   std::int64_t bytes = 0;
-  Duration
-      age{};  // since last modified, by the store's clock; only to be compared with long intervals
+  Duration age{};  // since last modified, by the store's clock; only good against long intervals
 };
 
 // Produces the next piece of an object, at most 4 MiB, valid until the next call; empty: end.

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/status.h"
 
 namespace surefoot {
 
@@ -25,7 +27,7 @@ struct FolderEntry {
 class FileOps {
  public:
   enum class Open {
-    kCreate,  // new file for writing, mode 0600 & umask; must not exist
+    kCreate,  // new file for writing, mode 0666 less the umask; must not exist
     kRead,    // for reading past the page cache
     kFolder,  // to sync it
   };
@@ -42,6 +44,11 @@ class FileOps {
   virtual std::int64_t make_folder(const std::string& path) = 0;  // -EEXIST when it is there
   virtual std::int64_t list(const std::string& path, std::vector<FolderEntry>& into) = 0;
 };
+
+// What a failed operation means for the caller: `what` it was ("cannot write"), on which path, and
+// what the user can do.
+[[nodiscard]] Error file_error(std::int64_t outcome, std::string_view what,
+                               const std::string& path);
 
 class PosixFileOps : public FileOps {
  public:

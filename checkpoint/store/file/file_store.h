@@ -43,12 +43,13 @@ class FileStore : public Store {
  private:
   FileStore(std::string root, FileOps& ops) : root_(std::move(root)), ops_(ops) {}
   Status make_folders(const std::string& folder);
-  Status sync_folders(const std::string& folder);
+  Status sync_folder(const std::string& folder);
+  Status sync_folders(std::string folder);
   Status write_temporary(const std::string& path, std::int64_t bytes, const ByteSource& source,
                          Time deadline);
-  Status list_folder(const std::string& folder, const std::string& prefix,
+  Status list_folder(const std::string& folder, const std::string& prefix, int depth,
                      std::vector<ObjectInfo>& into);
-  void remove_old_temporaries(const std::string& folder);
+  void remove_old_temporaries(const std::string& folder, int depth);
   void forget_open_file();
 
   std::string root_;  // absolute, without '/' at the end
