@@ -5,9 +5,15 @@ function(surefoot_module name)
   target_link_libraries(${name} PUBLIC ${ARG_LIBS} Threads::Threads)
   if(ARG_PROTOS)
     target_link_libraries(${name} PUBLIC protobuf::libprotobuf)
-    # Generated files mirror the source tree under the build folder, so both resolve as "configs/job.pb.h".
-    protobuf_generate(TARGET ${name} LANGUAGE cpp PROTOS ${ARG_PROTOS}
-                      IMPORT_DIRS ${CMAKE_SOURCE_DIR} PROTOC_OUT_DIR ${CMAKE_BINARY_DIR})
+    # Generated files mirror the source tree under the build folder: "configs/job.pb.h". (protobuf_generate drops the folder.)
+    foreach(proto ${ARG_PROTOS})
+      file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+      string(REGEX REPLACE "\\.proto$" "" stem ${CMAKE_BINARY_DIR}/${path})
+      add_custom_command(OUTPUT ${stem}.pb.cc ${stem}.pb.h
+                         COMMAND protobuf::protoc --cpp_out ${CMAKE_BINARY_DIR} -I ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${path}
+                         DEPENDS ${CMAKE_SOURCE_DIR}/${path} VERBATIM)
+      target_sources(${name} PRIVATE ${stem}.pb.cc ${stem}.pb.h)
+    endforeach()
   endif()
 endfunction()
 
