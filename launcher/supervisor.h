@@ -137,27 +137,31 @@ struct History {
   friend bool operator==(const History&, const History&) = default;
 };
 
-// ---- Events
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Events, in the past tense ----
+
 struct JobOpened {
   History history;          // of the journal
   bool gang_alive = false;  // mpirun or a worker of history.attempt lives
 };
+
 // The service runs. -1: it has none.
 struct ServiceAnswered {
   Step ready{-1};    // newest READY snapshot
   Step durable{-1};  // newest verified checkpoint
 };
-struct ServiceLost {};  // its process is gone, or it does not answer
+// Its process is gone, or it does not answer.
+struct ServiceLost {};
+// `message` names no pid or time: it is compared with the last one.
 struct ServiceStartFailed {
   std::string message;
-};  // names no pid or time: it is compared
+};
+
 struct GangLaunched {
   Attempt attempt;
 };
 struct LaunchFailed {
   Attempt attempt;
-  std::string message;
+  std::string message;  // compared too
 };
 struct StageReached {
   Attempt attempt;
@@ -170,44 +174,56 @@ struct StepFinished {
   Time when;  // of READY
   Duration snapshot_exposed{};
 };
+// An injected fault that hits the gang (not the service) is marked as fired. Once each, before the
+// GangEnded that follows from it.
 struct FaultFired {
   Attempt attempt;
-};  // an injected fault, marked as fired. Once each, before the GangExited it causes
-struct GangExited {  // mpirun has ended; workers may be left
+};
+// mpirun has ended; workers may be left.
+struct GangExited {
   Attempt attempt;
-  int code = -1;  // exit code of the gang, -1 when a signal ended it
+  int code = -1;  // exit code of the gang, -1 when a signal ended it or nobody can know
   int signal = 0;
   Culprit culprit;
-  Time died;  // last sign of life of the culprit; at the latest the event's time
+  Time died;  // last sign of life of the culprit
 };
+// mpirun and every worker of it are verified gone, and their last StepFinished were told.
 struct GangEnded {
   Attempt attempt;
-};  // mpirun and every worker of it are verified gone
+};
+// The outcome of EndGang is unknown: somebody is left, or cannot be asked.
 struct GangNotEnded {
   Attempt attempt;
   std::string message;
-};  // outcome of EndGang unknown: who is left, or cannot be asked
+};
 struct TracesCollected {
   Attempt attempt;
 };
-struct Interrupted {
-};  // Ctrl-C or SIGTERM at the supervisor. First: drain; second: end; third: leave at once
+
+// Ctrl-C or SIGTERM at the supervisor. The first drains, the second ends the gang, the third
+// leaves.
+struct Interrupted {};
+// The machine goes, at that time.
 struct NoticeReceived {
   std::optional<Time> leaves;
-};  // the machine goes, at that time
+};
 struct CancelAsked {};
-struct JobFinished {};  // FinishJob done: stored and exported; the driver keeps the hashes
+
+// Stored and exported; the driver keeps the hashes.
+struct JobFinished {};
 struct FinishFailed {
-  std::string message;
+  std::string message;  // compared too
 };
 struct ArenaFlushed {
   bool stored = true;
-  std::string message;
-};  // not stored: message says why
+  std::string message;  // why not
+};
 struct ArenaFreed {
   bool freed = true;
-  std::string message;
+  std::string message;  // why not
 };
+
+// deadline(state) has passed.
 struct TimerFired {};
 
 struct Event {
@@ -220,47 +236,57 @@ struct Event {
 };
 [[nodiscard]] std::string_view name(const Event& event);  // "StepFinished"
 
-// ---- Effects
-// -------------------------------------------------------------------------------------------------------------------
-// All may be performed twice (a supervisor that died between performing and recording), so all are
-// idempotent but LaunchGang, which the journal makes safe: its attempt is recorded as open before
-// it is performed.
-struct StartService {
-};  // find the running one or start it  -> ServiceAnswered | ServiceStartFailed
+// ---- Effects, in the imperative ----
+//
+// Each may be performed twice (its supervisor died between performing and recording), so all are
+// idempotent but LaunchGang, which the journal makes safe: its attempt is recorded as open first.
+
+// Find the running one, or start it -> ServiceAnswered | ServiceStartFailed.
+struct StartService {};
+// -> GangLaunched | LaunchFailed; then StageReached, StepFinished, ..., GangExited.
 struct LaunchGang {
   Attempt attempt;
-};  // -> GangLaunched | LaunchFailed, then StageReached, StepFinished, ..., GangExited
+};
+// Set the drain bit. No answer but the gang's exit.
 struct RequestDrain {
   Attempt attempt;
-};  // set the drain bit; no answer but the gang's exit
+};
+// Stacks of all ranks, /proc for stopped ones -> TracesCollected.
 struct CollectTraces {
   Attempt attempt;
-};  // stacks of all ranks, /proc for stopped ones -> TracesCollected
+};
+// SIGKILL mpirun and every worker, wait, verify, read the last steps -> GangEnded | GangNotEnded.
 struct EndGang {
   Attempt attempt;
-};                    // SIGKILL mpirun and every worker, wait, verify -> GangEnded | GangNotEnded
-struct FinishJob {};  // store the last step, export -> JobFinished | FinishFailed
-struct FlushAndKeepArena {
-};  // newest READY step to the store; arena and service stay for arena_ttl -> ArenaFlushed
-struct FreeArena {};  // end the service, remove the arena -> ArenaFreed
+};
+// Store the last step, export -> JobFinished | FinishFailed.
+struct FinishJob {};
+// Newest READY step to the store; arena and service stay for arena_ttl -> ArenaFlushed.
+struct FlushAndKeepArena {};
+// End the service, remove the arena -> ArenaFreed.
+struct FreeArena {};
+// For journal and log. No answer.
 struct RecordAttemptEnd {
   AttemptEnd end;
-};  // for journal and log; no answer
+};
+// For journal and report. No answer.
 struct RecordRecovery {
   Recovery recovery;
-};             // for journal and report; no answer
-struct Stop {  // the last effect ever: leave with this code and line
+};
+// The last effect ever: leave with this code and line.
+struct Stop {
   int exit_code;
   JobState state;
   std::string line;
 };
+
 using Effect =
     std::variant<StartService, LaunchGang, RequestDrain, CollectTraces, EndGang, FinishJob,
                  FlushAndKeepArena, FreeArena, RecordAttemptEnd, RecordRecovery, Stop>;
 [[nodiscard]] std::string_view name(const Effect& effect);  // "LaunchGang"
 
-// ---- State
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- State ----
+
 enum class Doing {
   kNothing,          // before JobOpened
   kStartingService,  // nothing runs; the service is needed first
@@ -279,33 +305,33 @@ struct State {
   History history;
   Doing doing = Doing::kNothing;
   Time now{};
-  Time deadline{};  // of `doing`
+  Time deadline = Time::max();  // of `doing`
 
   bool service_up = false;
-  Time service_deadline = Time::max();  // of the StartService in hand, or of the next one
   bool service_asked = false;           // a StartService is in hand
+  Time service_deadline = Time::max();  // of the StartService in hand, or when to ask again
   int service_failures = 0;             // in a row
 
-  // The attempt in hand.
+  // The attempt in hand, while history.attempt_open.
   Stage stage = Stage::kLaunching;
-  Step first_step;        // newest finished step of the job when it was launched
-  Step attempt_step{-1};  // newest step finished by it; -1: none
-  bool exited = false;    // GangExited was seen
+  Step attempt_step{-1};    // newest step finished by it; -1: none
+  bool leftover = false;    // of a dead supervisor
+  bool gang_alive = false;  // leftover only: worth a drain
+  bool exited = false;      // GangExited was seen
   bool fault_fired = false;
-  Outcome verdict =
-      Outcome::kFailed;  // why it is ended by us; meaningful while it is, unless `exited`
-  AttemptEnd end;        // as far as known
-  Time end_limit{};      // kEnding: give up then
+  bool notice = false;             // it was drained since the machine goes
+  std::optional<Outcome> verdict;  // why we end it
+  AttemptEnd end;                  // as far as known; end.first_step is set at launch
+  Time end_limit{};                // kEnding: give up then
+
+  // How the job stops once nothing runs; exit code -1: it goes on.
+  Stop stop{-1, JobState::kRunning, {}};
+  bool freeing = false;  // kClosing: FreeArena is in hand, else FlushAndKeepArena
   int interrupts = 0;
 
-  // How the job will stop once nothing runs; exit code -1: it goes on.
-  Stop stop{-1, JobState::kRunning, {}};
-  bool free_arena = false;  // kClosing: which of the two is in hand
-
-  // Marks of the recovery in hand; `recovering` from the end of an attempt to the next finished
-  // step.
+  // The recovery in hand: from the end of an attempt to the next finished step.
   bool recovering = false;
-  Time mark{};
+  Time mark{};  // end of its last phase
   Recovery recovery;
 };
 
