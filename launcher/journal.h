@@ -1,10 +1,10 @@
 // The supervisor's journal: <job directory>/journal.db, an SQLite database.
 //
 // Written by one supervisor at a time, which holds an flock on <job directory>/supervisor.lock;
-// read by anyone (read_journal). Rollback journal and synchronous=FULL: WAL does not work on a
-// network disk, and a recorded launch must survive a power cut, since it is what keeps a second
-// gang from starting. Each call is one transaction: after a crash at any point the journal holds a
-// whole number of calls. The tables stand in docs/supervisor.md.
+// read by anyone (read_journal). Rollback journal and synchronous=EXTRA (FULL, and the folder is
+// synced too): WAL does not work on a network disk, and a recorded launch must survive a power cut,
+// since it is what keeps a second gang from starting. Each call is one transaction: after a crash
+// at any point the journal holds a whole number of calls. The tables stand in docs/supervisor.md.
 //
 // Order for each decision with `record`: record() (effects are now "intended"), perform an effect,
 // done() for it. An effect that was intended and never done may or may not have happened: the next

@@ -486,8 +486,7 @@ void Machine::on(const CancelAsked&) {
   stop_when_free(kExitDoNotRequeue, JobState::kCancelled, "the job was cancelled");
   if (s_.doing == Doing::kEnding) return because("cancelled: the gang is being ended");
   if (s_.history.attempt_open && s_.doing != Doing::kClosing) {
-    if (s_.leftover && !gang_may_run())
-      open_attempt_end();
+    if (s_.leftover && !gang_may_run()) open_attempt_end();
     return end_gang(s_.leftover ? Outcome::kAbandoned : Outcome::kEnded,
                     "cancelled: the gang is ended now");
   }
