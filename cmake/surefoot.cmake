@@ -5,9 +5,17 @@ function(surefoot_module name)
   target_link_libraries(${name} PUBLIC ${ARG_LIBS} Threads::Threads)
   if(ARG_PROTOS)
     target_link_libraries(${name} PUBLIC protobuf::libprotobuf)
-    # Generated files mirror the source tree under the build folder, so both resolve as "configs/job.pb.h".
-    protobuf_generate(TARGET ${name} LANGUAGE cpp PROTOS ${ARG_PROTOS}
-                      IMPORT_DIRS ${CMAKE_SOURCE_DIR} PROTOC_OUT_DIR ${CMAKE_BINARY_DIR})
+    # Generated files mirror the source tree under the build folder, so both resolve as "configs/job.pb.h". (CMake's own
+    # protobuf_generate puts the current folder first in protoc's path, and the folder's name is lost.)
+    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    foreach(proto ${ARG_PROTOS})
+      string(REGEX REPLACE "\\.proto$" "" stem ${CMAKE_BINARY_DIR}/${folder}/${proto})
+      add_custom_command(
+        OUTPUT ${stem}.pb.cc ${stem}.pb.h
+        COMMAND protobuf::protoc --cpp_out=${CMAKE_BINARY_DIR} -I ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+        DEPENDS ${proto} VERBATIM)
+      target_sources(${name} PRIVATE ${stem}.pb.cc)
+    endforeach()
   endif()
 endfunction()
 

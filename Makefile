@@ -1,0 +1,37 @@
+# The newcomer's door. On a fresh Debian 12 each of these is all that is needed:
+#   make run    install what is missing, build, fetch the example's data, train, kill a worker, go on
+#   make test   the same preparation, then every test that needs no GPU
+.PHONY: run test build packages sanitize format bench clean
+
+JOBS ?= $(shell nproc)
+
+run: build
+	@examples/dictionary-gpt/demo.sh
+
+build: packages build/release/build.ninja
+	@cmake --build build/release --parallel $(JOBS) -- --quiet
+
+packages:
+	@tools/install_packages.sh build
+
+build/release/build.ninja:
+	@cmake --preset release -Wno-dev --log-level=WARNING
+
+test: build
+	@tools/install_packages.sh test
+	@tools/check_format.sh
+	@examples/fetch_data.sh
+	@ctest --test-dir build/release --output-on-failure --label-exclude gpu --no-tests=error
+
+# Everything that links neither MPI nor libtorch, under AddressSanitizer + UBSan and under ThreadSanitizer.
+sanitize: packages
+	@tools/sanitize.sh $(JOBS)
+
+bench: build
+	@tools/bench.sh
+
+format:
+	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+clean:
+	@rm -rf build
