@@ -1,12 +1,15 @@
 // How the ranks of one node make a step's state together, directly in the arena.
 //
-//   leader (local rank 0)  take slot for (attempt, step)                        others: wait until it is taken
-//   all                    write their shares into write_bytes(), reading read_bytes()
-//   all                    written() -> wait until all have written -> digest chunks c with c mod L == local rank
-//   last to arrive         publish: READY                                       all: wait until READY
-// Then the slot is what the next step reads. Nothing is copied. A rank that dies anywhere leaves the slot WRITING, and it is never used.
+//   leader (local rank 0)  take slot for (attempt, step)                        others: wait until
+//   it is taken all                    write their shares into write_bytes(), reading read_bytes()
+//   all                    written() -> wait until all have written -> digest chunks c with c mod L
+//   == local rank last to arrive         publish: READY                                       all:
+//   wait until READY
+// Then the slot is what the next step reads. Nothing is copied. A rank that dies anywhere leaves
+// the slot WRITING, and it is never used.
 //
-// One object per rank, one thread. Waits until the given deadline at the longest; kRestart names the local ranks that have not arrived.
+// One object per rank, one thread. Waits until the given deadline at the longest; kRestart names
+// the local ranks that have not arrived.
 #pragma once
 
 #include "checkpoint/arena.h"
@@ -24,9 +27,11 @@ class Snapshotter {
   // Takes (leader) or finds the slot for `step`.
   Status begin(Step step, Time deadline);
   [[nodiscard]] std::span<const std::byte> read_bytes() const;  // the state before the step
-  [[nodiscard]] std::span<std::byte> write_bytes();             // the state after it; all bytes must be written, gaps excepted (they are zero)
-  // My share is written. Digests, publishes (whoever comes last), waits until READY; after it read_bytes() is the new state.
-  // `record` of the leader is pushed by whoever publishes, after READY: only finished steps are ever reported.
+  [[nodiscard]] std::span<std::byte>
+  write_bytes();  // the state after it; all bytes must be written, gaps excepted (they are zero)
+  // My share is written. Digests, publishes (whoever comes last), waits until READY; after it
+  // read_bytes() is the new state. `record` of the leader is pushed by whoever publishes, after
+  // READY: only finished steps are ever reported.
   Status commit(std::int64_t samples, bool checkpoint, const StepRecord& record, Time deadline);
   // Gives up the slot that begin() took: the step is not applied.
   void abandon();

@@ -1,0 +1,70 @@
+// The metrics of a job: metrics/metrics.jsonl and TensorBoard event files beside it.
+//
+// One JSON object a line. Training:
+// {"kind":"train","attempt","step","samples","loss","lr","grad_norm","samples_per_second",
+// "phases":{"data":s,...},"checkpoint":bool,"time"}; evaluation:
+// {"kind":"eval","attempt","step","samples","loss","accuracy","time"}, accuracy only where there is
+// one. Numbers are written so that reading them gives the same double; a number that is not finite
+// is the string "nan", "inf" or "-inf", which JSON has no number for. `time`: seconds since 1970,
+// for people; nothing is decided by it.
+//
+// A step that is done again by a later attempt has a line of each; the later attempt supersedes:
+// latest_metrics() applies that rule.
+//
+// One writer at a time (the supervisor, under its lock, or the service of an unsupervised job).
+// Writing blocks on the file system only; a full disk loses metric lines, never the job.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "checkpoint/arena.h"
+#include "common/status.h"
+#include "launcher/metrics/event_file.h"
+
+namespace surefoot {
+
+struct MetricRecord {
+  StepRecord record;
+  double wall_seconds = 0;  // since 1970, when the step was finished
+};
+
+// Samples seen up to the step, over its number and the time of its phases; 0 when no time is known.
+[[nodiscard]] double samples_per_second(const StepRecord& record);
+[[nodiscard]] std::string to_json_line(const MetricRecord& metric);  // without '\n'
+// kInvalid: not a line of this format.
+[[nodiscard]] Result<MetricRecord> parse_metric_line(std::string_view line);
+
+// Per (step, kind) the record of the last attempt, in order of steps. A last line without '\n' is
+// one that a crash cut short: left out.
+[[nodiscard]] std::vector<MetricRecord> latest_metrics(std::string_view jsonl);
+
+class MetricsWriter {
+ public:
+  // Makes the folder where needed. A last line that was cut short by a crash is removed.
+  [[nodiscard]] static Result<std::unique_ptr<MetricsWriter>> open(
+      const std::filesystem::path& folder);
+
+  // Appends those that are newer than all written so far, in the order (attempt, step, kind); the
+  // others were written before. So the records' ring may be read again from its start. After an
+  // error the lines of this call are not there.
+  Status append(const std::vector<MetricRecord>& metrics);
+
+ private:
+  using Position = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // attempt, step, kind
+  static Position position(const StepRecord& record) {
+    return {record.attempt, record.step, record.kind};
+  }
+
+  std::filesystem::path folder_;
+  Fd lines_;
+  std::optional<EventFile> events_;  // made with the first record
+  Position last_{-1, -1, -1};
+};
+
+}  // namespace surefoot

@@ -1,0 +1,207 @@
+#include "launcher/metrics/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+namespace surefoot {
+namespace {
+
+using ::testing::ElementsAre;
+
+class Metrics : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/surefoot-metrics-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string lines() { return *read_file(folder_ / "metrics.jsonl"); }
+  void write_more(const std::string& text) {
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << text;
+  }
+  std::vector<std::filesystem::path> event_files() {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().find("tfevents") != std::string::npos)
+        files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  std::filesystem::path folder_;
+};
+
+MetricRecord train(std::int64_t attempt, std::int64_t step, double loss) {
+  MetricRecord metric;
+  metric.record.attempt = attempt;
+  metric.record.step = step;
+  metric.record.samples = 32 * step;
+  metric.record.loss = loss;
+  metric.record.learning_rate = 1.0 / 3.0;
+  metric.record.gradient_norm = std::sqrt(2.0);
+  metric.record.phase_seconds[static_cast<std::size_t>(Phase::kForwardBackward)] = 0.25;
+  metric.record.phase_seconds[static_cast<std::size_t>(Phase::kEvaluation)] = 5;
+  metric.wall_seconds = 1.7e9 + static_cast<double>(step);
+  return metric;
+}
+
+MetricRecord evaluation(std::int64_t attempt, std::int64_t step, double loss, double accuracy) {
+  MetricRecord metric = train(attempt, step, loss);
+  metric.record.kind = StepRecord::kEvaluation;
+  metric.record.accuracy = accuracy;
+  return metric;
+}
+
+std::vector<std::string> keys(const std::vector<MetricRecord>& metrics) {
+  std::vector<std::string> texts;
+  for (const auto& metric : metrics) {
+    texts.push_back(fmt::format("{}/{}{}", metric.record.attempt, metric.record.step,
+                                metric.record.kind == StepRecord::kEvaluation ? "e" : ""));
+  }
+  return texts;
+}
+
+// The framing once more, written from its description: one bit at a time, no table.
+std::uint32_t slow_crc32c(std::string_view bytes) {
+  std::uint32_t crc = ~0u;
+  for (const char byte : bytes) {
+    for (int bit = 0; bit < 8; ++bit) {
+      const std::uint32_t mix = (crc ^ (static_cast<std::uint8_t>(byte) >> bit)) & 1u;
+      crc = (crc >> 1) ^ (mix != 0 ? 0x82f63b78u : 0u);
+    }
+  }
+  return ~crc;
+}
+
+std::vector<tensorboard::Event> read_events(const std::filesystem::path& path) {
+  const std::string bytes = *read_file(path);
+  std::vector<tensorboard::Event> events;
+  const auto masked = [](std::string_view text) {
+    const std::uint32_t crc = slow_crc32c(text);
+    return static_cast<std::uint32_t>(((static_cast<std::uint64_t>(crc) << 32 | crc) >> 15) +
+                                      0xa282ead8u);
+  };
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::uint64_t length = 0;
+    std::uint32_t length_crc = 0;
+    std::uint32_t payload_crc = 0;
+    std::memcpy(&length, bytes.data() + at, 8);
+    std::memcpy(&length_crc, bytes.data() + at + 8, 4);
+    EXPECT_EQ(length_crc, masked(std::string_view(bytes).substr(at, 8)));
+    const std::string_view payload = std::string_view(bytes).substr(at + 12, length);
+    std::memcpy(&payload_crc, bytes.data() + at + 12 + length, 4);
+    EXPECT_EQ(payload_crc, masked(payload));
+    EXPECT_TRUE(
+        events.emplace_back().ParseFromArray(payload.data(), static_cast<int>(payload.size())));
+    at += 16 + length;
+  }
+  return events;
+}
+
+TEST(Crc32c, GivesTheStandardsCheckValue) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);  // RFC 3720, B.4 lists the same polynomial
+  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
+}
+
+TEST_F(Metrics, ReadsBackTheSameDoubles) {
+  const double values[] = {0.1,  1.0 / 3.0,         5e-324, 1.7976931348623157e308,
+                           -0.0, 4.6051701859880918};
+  for (const double value : values) {
+    auto read = parse_metric_line(to_json_line(train(1, 1, value)));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(std::memcmp(&read->record.loss, &value, sizeof value), 0);
+    EXPECT_EQ(read->record.learning_rate, 1.0 / 3.0);
+    EXPECT_EQ(read->record.gradient_norm, std::sqrt(2.0));
+  }
+}
+
+TEST_F(Metrics, WritesLossesThatAreNotFiniteAsWords) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(parse_metric_line(to_json_line(train(1, 1, nan)))->record.loss));
+  EXPECT_EQ(parse_metric_line(to_json_line(train(1, 1, -HUGE_VAL)))->record.loss, -HUGE_VAL);
+}
+
+TEST_F(Metrics, CountsOnlyTheStepsOwnPhasesInItsSpeed) {
+  EXPECT_DOUBLE_EQ(samples_per_second(train(1, 7, 0).record), 32 / 0.25);
+}
+
+TEST_F(Metrics, DoesNotWriteWhatTheRingOffersAgain) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append({train(1, 1, 3), train(1, 2, 2), evaluation(1, 2, 2.5, -1)}));
+  ASSERT_TRUE(
+      writer->append({train(1, 1, 3), train(1, 2, 2), evaluation(1, 2, 2.5, -1), train(1, 3, 1)}));
+  writer = *MetricsWriter::open(folder_);  // a new supervisor reads the ring from its start
+  ASSERT_TRUE(writer->append(
+      {train(1, 2, 2), evaluation(1, 2, 2.5, -1), train(1, 3, 1), train(1, 4, 0.5)}));
+  const std::string text = lines();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_THAT(keys(latest_metrics(text)), ElementsAre("1/1", "1/2", "1/2e", "1/3", "1/4"));
+}
+
+TEST_F(Metrics, LetsALaterAttemptSupersedeWhatItRepeats) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append(
+      {train(1, 1, 3), train(1, 2, 2), train(1, 3, 1), train(2, 2, 20), train(2, 3, 10)}));
+  const auto latest = latest_metrics(lines());
+  EXPECT_THAT(keys(latest), ElementsAre("1/1", "2/2", "2/3"));
+  EXPECT_EQ(latest[1].record.loss, 20);
+}
+
+TEST_F(Metrics, GoesOnAfterALineThatACrashCutShort) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append({train(1, 1, 3)}));
+  write_more(to_json_line(train(1, 2, 2)).substr(0, 40));
+  EXPECT_THAT(keys(latest_metrics(lines())), ElementsAre("1/1"));
+  writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append({train(1, 1, 3), train(1, 2, 2)}));
+  EXPECT_THAT(keys(latest_metrics(lines())), ElementsAre("1/1", "1/2"));
+}
+
+TEST_F(Metrics, SkipsAForeignLineWhenReading) {
+  EXPECT_TRUE(latest_metrics("{\"kind\":\"train\"}\nhello\n[]\n{\"kind\":3}\n").empty());
+}
+
+TEST_F(Metrics, GivesTensorBoardFramedEventsAndARestartMarkForEachAttempt) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append(
+      {train(1, 1, 3), train(1, 2, 2), train(2, 2, 1.5), evaluation(2, 2, 0.5, 0.75)}));
+  const auto files = event_files();
+  ASSERT_EQ(files.size(), 1u);
+  std::vector<std::string> story;
+  for (const auto& event : read_events(files[0])) {
+    if (event.has_session_log()) story.push_back(fmt::format("start {}", event.step()));
+    if (!event.file_version().empty()) story.push_back(event.file_version());
+    if (!event.has_summary()) continue;
+    const auto& first = event.summary().value(0);
+    story.push_back(fmt::format("{} {} {}", event.step(), first.tag(), first.simple_value()));
+  }
+  EXPECT_THAT(story, ElementsAre("brain.Event:2", "start 1", "1 train/loss 3", "2 train/loss 2",
+                                 "start 2", "2 train/loss 1.5", "2 eval/loss 0.5"));
+}
+
+TEST_F(Metrics, PutsEachWritersEventsIntoAFileOfItsOwn) {
+  ASSERT_TRUE((*MetricsWriter::open(folder_))->append({train(1, 1, 3)}));
+  ASSERT_TRUE((*MetricsWriter::open(folder_))->append({train(1, 2, 2)}));
+  EXPECT_EQ(event_files().size(), 2u);
+}
+
+TEST_F(Metrics, SaysWhichFolderItCannotWrite) {
+  std::ofstream(folder_ / "file") << "in the way";
+  auto writer = MetricsWriter::open(folder_ / "file" / "metrics");
+  ASSERT_FALSE(writer);
+  EXPECT_THAT(writer.error().message, ::testing::HasSubstr("file/metrics"));
+}
+
+}  // namespace
+}  // namespace surefoot

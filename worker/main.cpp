@@ -1,0 +1,218 @@
+// surefoot-worker: one MPI rank that trains. `mpirun -np 4 surefoot-worker job.yaml` works without a supervisor, and resumes by itself when run again.
+//
+// Exit codes: 0 done; 64 job file, 65 data or model, 66 machine (memory, disk, ports): the user has to act; 75 drained, resumable; 76 this attempt
+// cannot go on (a peer is missing, another gang is newer): start the next.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <nlohmann/json.hpp>
+
+#include "collectives/collectives.h"
+#include "collectives/mpi/mpi_communicator.h"
+#include "common/log.h"
+#include "configs/job_directory.h"
+#include "worker/crash_report.h"
+#include "worker/describe.h"
+#include "worker/float_mode.h"
+#include "worker/numerics.h"
+#include "worker/options.h"
+#include "worker/trainer.h"
+
+namespace surefoot {
+namespace {
+
+enum ExitCode { kExitDone = 0, kExitJobFile = 64, kExitData = 65, kExitMachine = 66, kExitDrained = 75, kExitRestart = 76 };
+
+int exit_code_of(Code code) {
+  switch (code) {
+    case Code::kInvalid:
+    case Code::kNotFound: return kExitData;
+    case Code::kNoSpace: return kExitMachine;
+    default: return kExitRestart;
+  }
+}
+
+// Everything a worker holds, in the order it comes to life.
+struct Worker {
+  WorkerOptions options;
+  LoadedJob job;
+  JobDirectory directory;
+  JoinRequest request;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<Model> model;
+  std::optional<Session> session;
+};
+
+// The last words of a rank stand in its line of the arena header, where the supervisor finds them, and in its log.
+void record_exit(Worker& worker, int code, const std::string& reason) {
+  if (!worker.session || !worker.session->arena) return;
+  RankLine& line = worker.session->arena->line(worker.session->place.local_rank);
+  std::snprintf(line.reason, sizeof line.reason, "%s", reason.c_str());
+  line.exit_code.store(code, std::memory_order_release);
+}
+
+// Leaves without a word to MPI: peers may be gone or stuck, and nothing here may wait for them.
+[[noreturn]] void leave(Worker& worker, const Error& failed) {
+  const int code = exit_code_of(failed.code);
+  record_exit(worker, code, failed.message);
+  spdlog::error("{}", failed.message);
+  // Where nobody reads arena or journal yet, standard error is all there is.
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+void redirect_output(const WorkerOptions& options) {
+  if (options.log_directory.empty()) return;
+  const std::string path = fmt::format("{}/rank-{}.log", options.log_directory, options.rank);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  ::dup2(fd, STDOUT_FILENO);
+  ::dup2(fd, STDERR_FILENO);
+  ::close(fd);
+}
+
+void load(Worker& worker) {
+  LoadOutcome outcome = load_job(worker.options.job_file, {.sets = worker.options.sets});
+  if (!outcome.faults.empty()) {
+    if (worker.options.rank == 0) {
+      for (const Fault& fault : outcome.faults) std::fprintf(stderr, "%s\n", fault.text().c_str());
+    }
+    std::exit(kExitJobFile);
+  }
+  worker.job = std::move(outcome.job);
+  worker.directory = JobDirectory::of(worker.job, worker.options.directory);
+  worker.request.job = &worker.job.job;
+  worker.request.attempt = worker.options.attempt;
+  worker.request.accept_changes = worker.options.accept_changes;
+}
+
+Time startup_deadline(const Worker& worker) {
+  return now() + std::chrono::milliseconds(worker.job.job.recovery().startup_timeout());
+}
+
+Status start_service(Worker& worker, Time deadline) {
+  SUREFOOT_ASSIGN(worker.request.job_id, worker.directory.job_id(worker.job.job.name()));
+  ServiceClient client(arena_folder(worker.job.job.checkpoint().arena(), worker.request.job_id), worker.request.job_id);
+  ServiceLaunch launch;
+  launch.program = std::filesystem::path(program_directory()) / "surefoot-node";
+  launch.job_file = worker.job.file;
+  launch.job_directory = worker.directory.root;
+  launch.sets = worker.options.sets;
+  launch.supervised = worker.options.supervised();
+  return ensure_service(client, launch, deadline);
+}
+
+Status build_model(Worker& worker) {
+  set_float_mode();
+  SUREFOOT_TRY(check_float_mode());
+  SUREFOOT_TRY(set_up_numerics(worker.job.job.resources().threads_per_worker()));
+  worker.request.numerics_id = numerics_id();
+  SUREFOOT_ASSIGN(worker.dataset, open_dataset(worker.job.job));
+  SUREFOOT_ASSIGN(worker.model, make_model(worker.job.job, *worker.dataset));
+  worker.request.layout = worker.model->layout();
+  SUREFOOT_ASSIGN(worker.request.identity, training_identity(worker.job.job));
+  return {};
+}
+
+// All ranks must compute the same thing, or the promise of equal bits is empty.
+Status compare_with_rank_zero(Worker& worker, Time deadline) {
+  Communicator& communicator = *worker.communicator;
+  const std::int64_t micro_batches = worker.job.job.train().global_batch_size() / worker.job.job.train().micro_batch_size();
+  if (communicator.size() > micro_batches) {
+    return error(Code::kInvalid, "{} workers, but a step has only {} micro-batches (global_batch_size / micro_batch_size)",
+                 communicator.size(), micro_batches);
+  }
+  const std::string mine = worker.request.identity.hash.hex() + " " + worker.request.numerics_id;
+  SUREFOOT_ASSIGN(const auto all, all_gather(communicator, mine, deadline, "the comparison of data and processors"));
+  for (int rank = 1; rank < communicator.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return error(Code::kInvalid, "rank {} has other data or another processor than rank 0: {} against {}", rank, all[rank],
+                 all[0]);
+  }
+  return {};
+}
+
+Result<Outcome> train(Worker& worker) {
+  const Time deadline = startup_deadline(worker);
+  SUREFOOT_TRY(agree(*worker.communicator, build_model(worker), deadline, "building the model"));
+  SUREFOOT_TRY(compare_with_rank_zero(worker, deadline));
+  SUREFOOT_ASSIGN(worker.session, join(*worker.communicator, worker.request, deadline));
+  Session& session = *worker.session;
+  init_log(fmt::format("worker {}/{}@{}", session.attempt, worker.communicator->rank(), host_name()));
+  std::vector<InjectedFault> faults;
+  if (!worker.options.faults.empty()) {
+    SUREFOOT_ASSIGN(faults, parse_faults({worker.options.faults},
+                                         {worker.job.job.train().max_steps(), worker.communicator->size()}));
+  }
+  FaultTrigger trigger(*session.arena, std::move(faults), worker.communicator->rank(), worker.communicator->size(),
+                       worker.options.supervisor);
+  Trainer trainer({*worker.communicator, worker.request, session, *worker.model, *worker.dataset, trigger, [&worker] {
+                     if (worker.options.supervised()) return;  // the supervisor sees to it
+                     const Status started = start_service(worker, now() + std::chrono::seconds(10));
+                     if (!started) spdlog::warn("no checkpoint service: {}; training goes on", started.error().message);
+                   }});
+  return trainer.run();
+}
+
+int run(int argc, char** argv) {
+  auto options = parse_options(argc, argv);
+  if (!options) {
+    std::fprintf(stderr, "%s\n", options.error().message.c_str());
+    return kExitJobFile;
+  }
+  Worker worker;
+  worker.options = std::move(*options);
+  redirect_output(worker.options);
+  init_log(fmt::format("worker {}/{}@{}", worker.options.attempt, worker.options.rank, host_name()));
+  install_crash_report();
+  install_drain_signals();
+  export_standard_variables(worker.options);
+  load(worker);
+  if (worker.options.describe) {
+    if (auto built = build_model(worker); !built) leave(worker, built.error());
+    std::printf("%s\n", describe(worker.job.job, *worker.model, *worker.dataset).c_str());
+    return kExitDone;
+  }
+
+  // The service is started before MPI, whose library leaves descriptors and handlers behind that no other process should get.
+  Status started;
+  if (worker.options.local_rank == 0) started = start_service(worker, startup_deadline(worker));
+  auto communicator = MpiCommunicator::init(argc, argv);
+  if (!communicator) leave(worker, communicator.error());
+  worker.communicator = std::move(*communicator);
+  if (worker.communicator->size() != worker.options.world_size) {
+    leave(worker, error(Code::kRestart, "MPI made a world of {}, asked for was {}", worker.communicator->size(),
+                        worker.options.world_size));
+  }
+  if (auto all = agree(*worker.communicator, started, startup_deadline(worker), "the checkpoint services"); !all) {
+    leave(worker, all.error());
+  }
+  // Only now has every node a job directory with the id in it.
+  if (auto id = worker.directory.job_id(worker.job.job.name()); id) {
+    worker.request.job_id = *id;
+  } else {
+    leave(worker, id.error());
+  }
+
+  auto outcome = train(worker);
+  if (!outcome) leave(worker, outcome.error());
+  const bool done = *outcome == Outcome::kDone;
+  const int code = done ? kExitDone : kExitDrained;
+  record_exit(worker, code, done ? "done" : fmt::format("drained after step {}", worker.session->step));
+  if (!done) spdlog::info("drained after step {}", worker.session->step);
+  // Nobody leaves before all have said so, or mpirun would end those that are still here.
+  if (auto all = agree(*worker.communicator, Status(), startup_deadline(worker), "leaving"); !all) leave(worker, all.error());
+  static_cast<MpiCommunicator&>(*worker.communicator).close(startup_deadline(worker));
+  std::fflush(nullptr);
+  // libtorch's static destructors take a tenth of a second and free what the kernel frees anyway.
+  ::_exit(code);
+}
+
+}  // namespace
+}  // namespace surefoot
+
+int main(int argc, char** argv) { return surefoot::run(argc, argv); }

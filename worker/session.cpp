@@ -1,0 +1,242 @@
+#include "worker/session.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "checkpoint/restore.h"
+#include "collectives/collectives.h"
+#include "common/log.h"
+
+namespace surefoot {
+namespace {
+
+// A gang that was killed a moment ago holds its lock until the kernel has torn it down.
+constexpr Duration kLockPatience = std::chrono::seconds(5);
+
+Candidate from_message(const service::Candidate& message, int node) {
+  Candidate candidate;
+  candidate.source =
+      message.source() == service::Candidate::ARENA ? Candidate::Source::kArena : Candidate::Source::kStore;
+  candidate.step = Step{message.step()};
+  candidate.attempt = Attempt{message.attempt()};
+  candidate.digest = Digest::from_hex(message.digest()).value_or(Digest{});
+  candidate.node = candidate.source == Candidate::Source::kArena ? node : 0;
+  return candidate;
+}
+
+service::Candidate to_message(const Candidate& candidate) {
+  service::Candidate message;
+  message.set_source(candidate.source == Candidate::Source::kArena ? service::Candidate::ARENA : service::Candidate::STORE);
+  message.set_step(candidate.step.value);
+  message.set_attempt(candidate.attempt.value);
+  message.set_digest(candidate.digest.hex());
+  message.set_node(candidate.node);
+  return message;
+}
+
+std::string describe(const Candidate& candidate) {
+  return fmt::format("step {} of attempt {} in {}", candidate.step, candidate.attempt,
+                     candidate.source == Candidate::Source::kArena ? fmt::format("the memory of node {}", candidate.node)
+                                                                   : std::string("the store"));
+}
+
+// One rank's part in coming together.
+class Joiner {
+ public:
+  Joiner(Communicator& communicator, const JoinRequest& request, Session& session, Time deadline)
+      : communicator_(communicator),
+        request_(request),
+        session_(session),
+        deadline_(deadline),
+        client_(session.arena_path, request.job_id) {}
+
+  Status find_places() {
+    SUREFOOT_ASSIGN(const auto hosts, all_gather(communicator_, host_name(), deadline_, "hello"));
+    session_.places = places_of(hosts);
+    session_.place = session_.places[communicator_.rank()];
+    return {};
+  }
+
+  // Rank 0's service gives the number, so that all nodes have the same.
+  Status say_hello() {
+    Status mine;
+    session_.attempt = request_.attempt;
+    if (communicator_.rank() == 0) mine = hello_once();
+    SUREFOOT_TRY(agree(communicator_, mine, deadline_, "hello of rank 0"));
+    SUREFOOT_ASSIGN(const std::string number, broadcast(communicator_, std::to_string(session_.attempt.value), 0, deadline_,
+                                                        "the attempt's number"));
+    session_.attempt = Attempt{std::stoll(number)};
+    if (leads() && communicator_.rank() != 0) mine = hello_once();
+    return agree(communicator_, mine, deadline_, "hello of each node");
+  }
+
+  Status gather_candidates() {
+    std::string mine = leads() ? hello_.SerializeAsString() : std::string();
+    SUREFOOT_ASSIGN(const auto all, all_gather(communicator_, mine, deadline_, "copies of the state"));
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      service::HelloReply reply;
+      if (all[rank].empty() || !reply.ParseFromString(all[rank])) continue;
+      inventory_.known_step = std::max(inventory_.known_step, Step{reply.known_step()});
+      for (const auto& candidate : reply.candidates()) {
+        inventory_.candidates.push_back(from_message(candidate, session_.places[rank].node));
+      }
+    }
+    inventory_.restart_when_lost = request_.job->checkpoint().on_lost_state() == config::Checkpoint::restart;
+    return {};
+  }
+
+  void offer_only_before(Step step) {
+    std::erase_if(inventory_.candidates, [&](const Candidate& candidate) {
+      return candidate.step >= step || candidate.source == Candidate::Source::kArena;
+    });
+  }
+  [[nodiscard]] bool offers_any() const { return !inventory_.candidates.empty(); }
+
+  // The plan is a pure function of what all ranks have gathered, so each makes it for itself.
+  Status restore() {
+    for (;;) {
+      SUREFOOT_ASSIGN(const RestorePlan plan, plan_restore(inventory_));
+      if (communicator_.rank() == 0) {
+        spdlog::info("restore: {}{}", plan.source ? describe(*plan.source) + ": " : std::string(), plan.reason);
+      }
+      if (!plan.source) return share_slot(-1);
+      const Status mine = leads() ? restore_once(*plan.source) : Status();
+      const Status all = agree(communicator_, mine, deadline_, "restore");
+      if (all) return share_slot(restored_.slot());
+      if (all.error().code != Code::kCorrupt) return all;
+      if (communicator_.rank() == 0) spdlog::warn("refused {}: {}", describe(*plan.source), all.error().message);
+      inventory_.failed.push_back(*plan.source);
+    }
+  }
+
+  // Each rank registers before it writes to any slot, so that a later attempt can wait for its end.
+  Status open_arena() {
+    SUREFOOT_ASSIGN(session_.arena, Arena::open(session_.arena_path));
+    RankLine& line = session_.arena->line(session_.place.local_rank);
+    line.process = self_process();
+    line.rank.store(communicator_.rank());
+    line.exit_code.store(-1);
+    line.attempt.store(session_.attempt.value);
+    return agree(communicator_, Status(), deadline_, "opening the arena");
+  }
+
+ private:
+  [[nodiscard]] bool leads() const { return session_.place.local_rank == 0; }
+
+  Status hello_once() {
+    if (!session_.gang_lock) SUREFOOT_TRY(take_gang_lock());
+    service::Request request;
+    service::Hello& hello = *request.mutable_hello();
+    hello.set_attempt(session_.attempt.value);
+    hello.set_layout(request_.layout.to_json());
+    hello.set_training_hash(request_.identity.hash.hex());
+    for (const std::string& line : request_.identity.lines) hello.add_training_lines(line);
+    hello.set_numerics_id(request_.numerics_id);
+    hello.set_local_size(session_.place.local_size);
+    hello.set_node_index(session_.place.node);
+    hello.set_node_count(session_.places.empty() ? 1 : node_count());
+    hello.set_accept_changes(request_.accept_changes);
+    hello.set_max_steps(request_.job->train().max_steps());
+    SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
+    hello_ = reply.hello();
+    session_.attempt = Attempt{hello_.attempt()};
+    return {};
+  }
+
+  [[nodiscard]] int node_count() const {
+    int count = 0;
+    for (const Place& place : session_.places) count = std::max(count, place.node + 1);
+    return count;
+  }
+
+  Status take_gang_lock() {
+    const Time patience = std::min(deadline_, now() + kLockPatience);
+    for (;;) {
+      auto lock = FolderLock::take(session_.arena_path, "gang.lock");
+      if (lock) {
+        session_.gang_lock = std::move(*lock);
+        return {};
+      }
+      if (lock.error().code != Code::kStale || now() > patience) return lock.error();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  Status restore_once(const Candidate& candidate) {
+    service::Request request;
+    *request.mutable_restore()->mutable_candidate() = to_message(candidate);
+    SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
+    restored_ = reply.restore();
+    return {};
+  }
+
+  // What the leader of a node knows of its slot, all ranks of that node must know.
+  Status share_slot(int slot) {
+    restored_.set_slot(slot);
+    const std::string mine = leads() ? restored_.SerializeAsString() : std::string();
+    SUREFOOT_ASSIGN(const auto all, all_gather(communicator_, mine, deadline_, "the restored slots"));
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      const Place& place = session_.places[rank];
+      if (place.node != session_.place.node || place.local_rank != 0) continue;
+      SUREFOOT_CHECK(restored_.ParseFromString(all[rank]));
+    }
+    session_.slot = restored_.slot();
+    session_.step = Step{session_.slot < 0 ? 0 : restored_.step()};
+    session_.samples = session_.slot < 0 ? 0 : restored_.samples();
+    return {};
+  }
+
+  Communicator& communicator_;
+  const JoinRequest& request_;
+  Session& session_;
+  Time deadline_;
+  ServiceClient client_;
+  service::HelloReply hello_;
+  service::RestoreReply restored_;
+  RestoreInventory inventory_;
+};
+
+}  // namespace
+
+std::vector<Place> places_of(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> node_of;
+  std::map<std::string, int> ranks_on;
+  std::vector<Place> places;
+  for (const std::string& host : hosts) {
+    const int node = node_of.try_emplace(host, static_cast<int>(node_of.size())).first->second;
+    places.push_back({node, ranks_on[host]++, 0});
+  }
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) places[rank].local_size = ranks_on[hosts[rank]];
+  return places;
+}
+
+Result<Session> join(Communicator& communicator, const JoinRequest& request, Time deadline) {
+  Session session;
+  session.arena_path = arena_folder(request.job->checkpoint().arena(), request.job_id);
+  Joiner joiner(communicator, request, session, deadline);
+  SUREFOOT_TRY(joiner.find_places());
+  SUREFOOT_TRY(joiner.say_hello());
+  SUREFOOT_TRY(joiner.gather_candidates());
+  SUREFOOT_TRY(joiner.open_arena());
+  SUREFOOT_TRY(joiner.restore());
+  return session;
+}
+
+Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session, Step before, Time deadline) {
+  if (session.place.local_rank == 0) {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const SlotInfo info = session.arena->slot(slot);
+      if (info.state == SlotState::kReady && !info.pinned) session.arena->discard(slot);
+    }
+  }
+  Joiner joiner(communicator, request, session, deadline);
+  SUREFOOT_TRY(joiner.say_hello());
+  SUREFOOT_TRY(joiner.gather_candidates());
+  SUREFOOT_TRY(joiner.open_arena());
+  joiner.offer_only_before(before);
+  if (!joiner.offers_any()) return error(Code::kNotFound, "no checkpoint before step {} is left to roll back to", before);
+  return joiner.restore();
+}
+
+}  // namespace surefoot

@@ -1,0 +1,50 @@
+// How a gang comes together: places, the service of each node, the attempt's number, and the state that all start from.
+//
+// Every rank calls join() once. Local rank 0 of each node ("leader") holds the gang lock of its node, says hello to its service, and asks it to restore what
+// rank 0 has chosen for all. An error on one rank is an error on all, so nobody is left waiting. Blocks until `deadline` at the longest.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/arena.h"
+#include "checkpoint/service_client.h"
+#include "collectives/communicator.h"
+#include "collectives/reducer.h"
+#include "configs/job.h"
+
+namespace surefoot {
+
+struct JoinRequest {
+  const config::Job* job = nullptr;
+  std::string job_id;
+  StateLayout layout;
+  TrainingIdentity identity;
+  std::string numerics_id;
+  Attempt attempt;  // 0: the service of rank 0's node gives the number
+  bool accept_changes = false;
+};
+
+struct Session {
+  std::vector<Place> places;  // by rank
+  Place place;                // of this rank
+  Attempt attempt;
+  std::filesystem::path arena_path;
+  std::unique_ptr<Arena> arena;
+  std::optional<FolderLock> gang_lock;  // leaders only; held as long as the gang lives
+  int slot = -1;                        // READY and verified, in this node's arena; -1: the job starts at step 0
+  Step step;
+  std::int64_t samples = 0;
+};
+
+// Ranks with equal `host` share a node; nodes are numbered by their lowest rank.
+[[nodiscard]] std::vector<Place> places_of(const std::vector<std::string>& hosts);
+
+[[nodiscard]] Result<Session> join(Communicator& communicator, const JoinRequest& request, Time deadline);
+
+// Brings the newest copy older than `before` that verifies into every node's arena, and frees the slots of `before` and later. For `on_nan: rollback`.
+// kNotFound: there is none.
+Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session, Step before, Time deadline);
+
+}  // namespace surefoot

@@ -1,0 +1,316 @@
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "collectives/collectives.h"
+#include "common/log.h"
+#include "worker/crash_report.h"
+
+namespace surefoot {
+namespace {
+
+// A service writes its heartbeat several times a second; so long without one means that it is gone.
+constexpr Duration kServiceSilence = std::chrono::seconds(3);
+// The last checkpoint is written and read back while this is waited for.
+constexpr Duration kFinishPatience = std::chrono::hours(1);
+
+ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_batches) {
+  ReducerOptions options;
+  options.gradient_elements = parts.model.gradient_elements();
+  options.buffer_elements = parts.model.buffer_elements();
+  options.micro_batches = static_cast<int>(micro_batches);
+  options.bucket_elements = parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
+  options.places = parts.session.places;
+  return options;
+}
+
+std::unique_ptr<Reducer> make_reducer(const Trainer::Parts& parts, std::int64_t micro_batches) {
+  const ReducerOptions options = reducer_options(parts, micro_batches);
+  return parts.request.job->train().reduction() == config::Train::fast ? make_fast_reducer(parts.communicator, options)
+                                                                       : make_tree_reducer(parts.communicator, options);
+}
+
+std::uint64_t first_word(const Digest& digest) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, digest.bytes.data(), sizeof word);
+  return word;
+}
+
+// Base pointers of the sections in one state. `Byte` is std::byte or const std::byte.
+template <class State, class Byte>
+State sections_of(const StateLayout& layout, const config::Optimizer& options, std::span<Byte> state) {
+  using Pointer = decltype(State::parameters);
+  const auto at = [&](const std::string& name) {
+    return reinterpret_cast<Pointer>(state.data() + layout.find(name)->offset);
+  };
+  State result;
+  result.parameters = at("parameters");
+  const auto names = Optimizer::moment_names(options);
+  for (std::size_t i = 0; i < names.size(); ++i) result.moments[i] = at(names[i]);
+  return result;
+}
+
+ElementRange clipped(ElementRange range, std::int64_t begin, std::int64_t end) {
+  return {std::clamp(range.begin, begin, end), std::clamp(range.end, begin, end)};
+}
+
+}  // namespace
+
+Trainer::Trainer(Parts parts)
+    : parts_(parts),
+      train_(parts.request.job->train()),
+      micro_batches_(train_.global_batch_size() / train_.micro_batch_size()),
+      order_(static_cast<std::uint64_t>(train_.seed()), parts.dataset.size(Split::kTrain)),
+      schedule_(Schedule::of(train_)),
+      optimizer_(train_.optimizer(), parts.model.decayed()),
+      reducer_(make_reducer(parts, micro_batches_)),
+      snapshotter_(*parts.session.arena, parts.session.attempt, parts.session.place.local_rank,
+                   parts.session.place.local_size),
+      batch_(parts.dataset, train_.micro_batch_size()),
+      indices_(static_cast<std::size_t>(train_.micro_batch_size())),
+      evaluator_(parts.dataset, train_.micro_batch_size(), train_.eval_batches()) {
+  parts_.model.on_gradient_ready([this](ElementRange elements) { reducer_->ready(elements); });
+}
+
+Time Trainer::step_deadline() const {
+  return now() + std::chrono::milliseconds(parts_.request.job->recovery().hang_timeout());
+}
+
+void Trainer::enter(Step step, Phase phase) {
+  const Time at = now();
+  if (phase_since_ != Time{}) phase_seconds_[static_cast<std::size_t>(phase_)] += seconds(at - phase_since_);
+  phase_ = phase;
+  phase_since_ = at;
+  RankLine& line = parts_.session.arena->line(parts_.session.place.local_rank);
+  line.step.store(step.value, std::memory_order_relaxed);
+  line.phase.store(phase, std::memory_order_relaxed);
+  line.changed_ns.store(at.time_since_epoch().count(), std::memory_order_release);
+  parts_.faults.enter(step, phase);
+}
+
+Result<Outcome> Trainer::run() {
+  SUREFOOT_TRY(start());
+  const Step last{train_.max_steps()};
+  while (parts_.session.step < last) {
+    bool drain = false;
+    SUREFOOT_ASSIGN(const bool applied, step(parts_.session.step.next(), drain));
+    if (drain) return Outcome::kDrained;
+    if (applied) SUREFOOT_TRY(evaluate_unless_done());
+  }
+  SUREFOOT_TRY(finish());
+  return Outcome::kDone;
+}
+
+Status Trainer::start() {
+  if (parts_.session.slot < 0) {
+    SUREFOOT_TRY(write_step_zero());
+  } else {
+    snapshotter_.start_from(parts_.session.slot);
+  }
+  parts_.model.bind_state(snapshotter_.read_bytes());
+  if (train_.reduction() != config::Train::fast && parts_.request.job->model().kind() == config::Model::torchscript) {
+    micro_batch_samples(order_, Step{1}, micro_batches_, 0, indices_);
+    SUREFOOT_TRY(batch_.fill(parts_.dataset, Split::kTrain, indices_));
+    SUREFOOT_TRY(agree(parts_.communicator, check_repeatable(parts_.model, batch_), step_deadline(), "the check of the module"));
+  }
+  // The attempt before may have died between a finished step and its evaluation.
+  if (parts_.session.step.value > 0) SUREFOOT_TRY(evaluate_unless_done());
+  return {};
+}
+
+// Step 0 goes into the arena the same way as every other step.
+Status Trainer::write_step_zero() {
+  SUREFOOT_TRY(snapshotter_.begin(Step{0}, step_deadline()));
+  if (leads()) SUREFOOT_TRY(parts_.model.write_initial_state(snapshotter_.write_bytes()));
+  StepRecord record;
+  record.attempt = parts_.session.attempt.value;
+  return snapshotter_.commit(0, false, record, step_deadline());
+}
+
+Result<bool> Trainer::step(Step step, bool& drain) {
+  phase_seconds_.fill(0);
+  enter(step, Phase::kData);
+  if (leads() && now() - parts_.session.arena->last_service_heartbeat() > kServiceSilence) parts_.service_missing();
+  SUREFOOT_TRY(snapshotter_.begin(step, step_deadline()));
+  SUREFOOT_TRY(accumulate(step));
+  enter(step, Phase::kReduction);
+  SUREFOOT_ASSIGN(const Decision decision, reduce(step));
+  if (!std::isfinite(decision.loss) || !std::isfinite(decision.norm)) {
+    snapshotter_.abandon();
+    SUREFOOT_TRY(handle_not_finite(step, decision));
+    return false;
+  }
+  enter(step, Phase::kUpdate);
+  update(step, decision);
+  enter(step, Phase::kSnapshot);
+  const std::int64_t samples = step.value * train_.global_batch_size();
+  SUREFOOT_TRY(snapshotter_.commit(samples, decision.checkpoint, record_of(step, decision), step_deadline()));
+  parts_.session.step = step;
+  parts_.session.samples = samples;
+  parts_.model.bind_state(snapshotter_.read_bytes());
+  drain = decision.drain && step.value < train_.max_steps();
+  return true;
+}
+
+Status Trainer::accumulate(Step step) {
+  reducer_->begin_step();
+  const TreeNode mine = micro_batches_of(parts_.communicator.rank(), parts_.communicator.size(), static_cast<int>(micro_batches_));
+  const std::int64_t buffers = parts_.model.buffer_elements();
+  for (int m = mine.begin; m < mine.end; ++m) {
+    if (m > mine.begin) enter(step, Phase::kData);
+    micro_batch_samples(order_, step, micro_batches_, m, indices_);
+    SUREFOOT_TRY(batch_.fill(parts_.dataset, Split::kTrain, indices_));
+    enter(step, Phase::kForwardBackward);
+    const std::span<float> vector = reducer_->begin_micro_batch();
+    parts_.model.bind_gradients(vector.first(static_cast<std::size_t>(parts_.model.gradient_elements())));
+    SUREFOOT_ASSIGN(const double loss,
+                    parts_.model.micro_batch(batch_, generator_seed(static_cast<std::uint64_t>(train_.seed()), step, m)));
+    if (buffers > 0) {
+      SUREFOOT_TRY(parts_.model.take_buffer_changes(
+          vector.subspan(static_cast<std::size_t>(reducer_->buffer_begin()), static_cast<std::size_t>(buffers))));
+    }
+    reducer_->end_micro_batch(loss);
+  }
+  return {};
+}
+
+Result<Trainer::Decision> Trainer::reduce(Step step) {
+  ControlWord word;
+  word.bits = parts_.session.arena->requests().load(std::memory_order_relaxed);
+  if (drain_signalled()) word.bits |= kRequestDrain;
+  // The state the step started from is compared too: a node whose copy is not that of rank 0 must not go on.
+  const int read_slot = parts_.session.arena->newest_ready().value_or(0);
+  word.must_match = {first_word(parts_.model.other_buffers_digest()),
+                     first_word(parts_.session.arena->slot(read_slot).digest)};
+  SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, step_deadline()));
+  if (!reduced.mismatched[0].empty()) {
+    return error(Code::kInvalid, "rank {}: buffers that are not floating point differ from those of rank 0: {}",
+                 fmt::join(reduced.mismatched[0], ", "), fmt::join(parts_.model.other_buffers(), " "));
+  }
+  if (!reduced.mismatched[1].empty()) {
+    return error(Code::kRestart, "rank {}: the state before step {} differs from that of rank 0",
+                 fmt::join(reduced.mismatched[1], ", "), step);
+  }
+  Decision decision;
+  decision.loss = reduced.loss_sum / static_cast<double>(micro_batches_);
+  decision.norm = gradient_norm(reduced.square_sum, micro_batches_);
+  decision.drain = (reduced.control & kRequestDrain) != 0;
+  // Who leaves on request leaves a checkpoint behind, unless a node still writes the last one.
+  const bool wanted = (reduced.control & (kRequestCheckpoint | kRequestDrain)) != 0;
+  decision.checkpoint = wanted && (reduced.control & kUploadBusy) == 0;
+  return decision;
+}
+
+void Trainer::update(Step step, const Decision& decision) {
+  const StateLayout& layout = parts_.model.layout();
+  const auto from = sections_of<OptimizerState>(layout, train_.optimizer(), snapshotter_.read_bytes());
+  const auto to = sections_of<MutableOptimizerState>(layout, train_.optimizer(), snapshotter_.write_bytes());
+  StepScalars scalars;
+  scalars.step = step;
+  scalars.learning_rate = schedule_.learning_rate(step);
+  scalars.gradient_scale = gradient_scale(decision.norm, train_.grad_clip(), micro_batches_);
+  const std::span<const float> sum = reducer_->sum();
+  const std::int64_t gradients = parts_.model.gradient_elements();
+  for (const ElementRange& share : reducer_->share()) {
+    const ElementRange range = clipped(share, 0, gradients);
+    if (range.begin < range.end) optimizer_.update(range, from, to, sum.data(), scalars);
+  }
+  if (leads()) parts_.model.store_other_buffers(snapshotter_.write_bytes());
+  const std::int64_t buffers = parts_.model.buffer_elements();
+  if (buffers == 0) return;
+  const std::int64_t offset = layout.find("buffers.F32")->offset;
+  const std::span before(reinterpret_cast<const float*>(snapshotter_.read_bytes().data() + offset), static_cast<std::size_t>(buffers));
+  const std::span after(reinterpret_cast<float*>(snapshotter_.write_bytes().data() + offset), static_cast<std::size_t>(buffers));
+  const std::int64_t first = reducer_->buffer_begin();
+  for (const ElementRange& share : reducer_->share()) {
+    const ElementRange range = clipped(share, first, first + buffers);
+    const auto begin = static_cast<std::size_t>(range.begin - first);
+    const auto count = static_cast<std::size_t>(range.end - range.begin);
+    if (count == 0) continue;
+    apply_buffer_change(before.subspan(begin, count), sum.subspan(static_cast<std::size_t>(range.begin), count), micro_batches_,
+                        after.subspan(begin, count));
+  }
+}
+
+// A step that is not finite is never applied. The run is reproducible, so the same again is not chance.
+Status Trainer::handle_not_finite(Step step, const Decision& decision) {
+  const std::string what = fmt::format("step {} is not finite (loss {}, gradient norm {})", step, decision.loss, decision.norm);
+  if (train_.on_nan() != config::Train::rollback) {
+    return error(Code::kInvalid, "{}; it was not applied. Lower the learning rate, or set train.on_nan: rollback", what);
+  }
+  if (rolled_back_) return error(Code::kInvalid, "{}, again after a rollback: it is reproducible", what);
+  rolled_back_ = step;
+  if (parts_.communicator.rank() == 0) spdlog::warn("{}: rolling back to an older checkpoint", what);
+  SUREFOOT_TRY(roll_back(parts_.communicator, parts_.request, parts_.session, step, step_deadline()));
+  snapshotter_.start_from(parts_.session.slot);
+  parts_.model.bind_state(snapshotter_.read_bytes());
+  return {};
+}
+
+StepRecord Trainer::record_of(Step step, const Decision& decision) const {
+  StepRecord record;
+  record.attempt = parts_.session.attempt.value;
+  record.step = step.value;
+  record.samples = step.value * train_.global_batch_size();
+  record.loss = decision.loss;
+  record.learning_rate = schedule_.learning_rate(step);
+  record.gradient_norm = decision.norm;
+  record.checkpoint = decision.checkpoint ? 1 : 0;
+  std::copy(phase_seconds_.begin(), phase_seconds_.end(), record.phase_seconds);
+  return record;
+}
+
+Status Trainer::evaluate_unless_done() {
+  const Step step = parts_.session.step;
+  const bool due = (train_.eval_every() > 0 && step.value % train_.eval_every() == 0) || step.value == train_.max_steps();
+  if (!due || !evaluator_.has_data()) return {};
+  bool known = false;
+  if (parts_.communicator.rank() == 0) {
+    std::uint64_t from = 0;
+    for (const StepRecord& record : parts_.session.arena->read(from)) {
+      known = known || (record.kind == StepRecord::kEvaluation && record.step == step.value);
+    }
+  }
+  SUREFOOT_ASSIGN(const std::string answer,
+                  broadcast(parts_.communicator, known ? "known" : "", 0, step_deadline(), "whether to evaluate"));
+  return answer.empty() ? evaluate(step) : Status();
+}
+
+Status Trainer::evaluate(Step step) {
+  enter(step, Phase::kEvaluation);
+  SUREFOOT_ASSIGN(const Evaluation result, evaluator_.evaluate(parts_.model, parts_.communicator, step_deadline(),
+                                                               [&] { enter(step, Phase::kEvaluation); }));
+  if (parts_.communicator.rank() != 0) return {};
+  StepRecord record;
+  record.kind = StepRecord::kEvaluation;
+  record.attempt = parts_.session.attempt.value;
+  record.step = step.value;
+  record.samples = result.samples;
+  record.loss = result.loss;
+  record.accuracy = result.accuracy;
+  record.finished_ns = now().time_since_epoch().count();
+  parts_.session.arena->push(record);
+  return {};
+}
+
+Status Trainer::finish() {
+  enter(parts_.session.step, Phase::kFinishing);
+  Status mine;
+  if (parts_.communicator.rank() == 0) {
+    ServiceClient client(parts_.session.arena_path, parts_.request.job_id);
+    service::Request request;
+    request.mutable_finish()->set_step(parts_.session.step.value);
+    auto reply = client.call(std::move(request), now() + kFinishPatience);
+    if (reply) {
+      spdlog::info("done: weights_sha256 {} state_sha256 {} in {}", reply->finish().weights_sha256(),
+                   reply->finish().state_sha256(), reply->finish().folder());
+    } else {
+      mine = reply.error();
+    }
+  }
+  return agree(parts_.communicator, mine, now() + kFinishPatience, "the last checkpoint");
+}
+
+}  // namespace surefoot
