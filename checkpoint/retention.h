@@ -1,0 +1,55 @@
+// Rule (delete), as a pure function: what may be removed from a store, and in which order.
+//
+// Nothing of the newest verified step or of a later one is ever touched. Below it: the `keep` - 1
+// newest whole checkpoints stay, other published steps go, manifest first, as do those with a
+// damaged manifest or missing parts; sets without manifest go when nobody has touched them for ten
+// minutes (their writer may still be at work on them).
+//
+// Pure. The caller removes the names of a group in order and gives up the rest of the group when
+// one fails: a manifest that may still stand must keep its parts.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "common/clock.h"
+#include "common/ids.h"
+
+namespace surefoot {
+
+inline constexpr Duration kUnpublishedAge = std::chrono::minutes(10);
+
+enum class StepState {
+  kWhole,        // manifest parses, all its parts are there with their sizes
+  kDamaged,      // manifest does not parse, or a part is missing or has another size: not offered
+  kUnpublished,  // no manifest
+  kUnknown,      // the store failed while looking: touch nothing
+};
+
+struct StepInventory {
+  Step step;
+  StepState state = StepState::kUnknown;
+  Attempt attempt;  // of the set that the manifest names; kWhole, and kDamaged where it parses
+  std::vector<ObjectInfo>
+      objects;  // all of this step's folder, foreign ones too (those are left alone)
+};
+
+struct RemovalGroup {
+  Step step;
+  std::vector<std::string> names;  // remove in this order
+  std::string_view reason;         // one static sentence
+};
+
+// `newest_verified`: a step of `steps` whose every byte has been read back past the page cache and
+// found good. keep >= 1.
+[[nodiscard]] std::vector<RemovalGroup> plan_removal(const std::vector<StepInventory>& steps,
+                                                     Step newest_verified, int keep);
+
+// The whole step, because a user says so.
+[[nodiscard]] RemovalGroup plan_step_removal(const StepInventory& step);
+
+}  // namespace surefoot
