@@ -223,6 +223,17 @@ TEST_F(ArenaTest, KeepsTheNewestAndThePinnedAndReusesTheOldest) {
   EXPECT_EQ(publish_step(*arena_, 1, 6), pinned);
 }
 
+TEST_F(ArenaTest, TakesTheRequestBackWithTheCheckpointItself) {
+  arena_->set_gang({1, 1, 2, 3});
+  arena_->requests().store(kRequestCheckpoint | kRequestDrain);
+  publish_step(*arena_, 1, 1);
+  EXPECT_EQ(arena_->requests().load(), kRequestCheckpoint | kRequestDrain);
+  const int slot = publish_step(*arena_, 1, 2, true);
+  EXPECT_EQ(arena_->requests().load(), kUploadBusy | kRequestDrain);
+  EXPECT_EQ(arena_->slot(slot).part, 2);
+  EXPECT_EQ(arena_->slot(slot).of, 3);
+}
+
 TEST_F(ArenaTest, NeverOffersASlotThatIsBeingWritten) {
   publish_step(*arena_, 1, 1);
   auto torn = arena_->take(Attempt{1}, Step{2});
