@@ -82,16 +82,6 @@ Expected::Expected(const StepNumbers& chosen) : numbers(chosen) {
   square_sum = reference_square_sum(sum, static_cast<std::size_t>(numbers.gradient_elements));
 }
 
-std::vector<Place> places(int ranks, int ranks_per_node) {
-  std::vector<Place> places;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int node = rank / ranks_per_node;
-    const int local_size = std::min(ranks_per_node, ranks - node * ranks_per_node);
-    places.push_back({node, rank % ranks_per_node, local_size});
-  }
-  return places;
-}
-
 ReducerOptions options_for(const StepNumbers& numbers, std::vector<Place> places,
                            std::int64_t bucket_elements) {
   return {.gradient_elements = numbers.gradient_elements,
