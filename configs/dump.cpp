@@ -1,4 +1,5 @@
-// The canonical job file: all keys that apply, in the order of the schema, block style, texts in double quotes where needed.
+// The canonical job file: all keys that apply, in the order of the schema, block style, texts in
+// double quotes where needed.
 
 #include <fmt/format.h>
 
@@ -16,13 +17,19 @@ using namespace configs;
 // Words that YAML readers, ours or others, would not take for a text.
 bool is_plain_word(std::string_view text) {
   const auto is_allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.' || c == '/';
   };
-  const bool is_word = !text.empty() && (text.front() == '/' || (text.front() >= 'a' && text.front() <= 'z') || (text.front() >= 'A' && text.front() <= 'Z')) &&
+  const bool is_word = !text.empty() &&
+                       (text.front() == '/' || (text.front() >= 'a' && text.front() <= 'z') ||
+                        (text.front() >= 'A' && text.front() <= 'Z')) &&
                        std::all_of(text.begin(), text.end(), is_allowed);
   std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  for (const std::string_view special : {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}) {
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  for (const std::string_view special :
+       {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}) {
     if (lower == special) return false;
   }
   return is_word;
@@ -55,7 +62,8 @@ std::string yaml_value(const Message& message, const FieldDescriptor& field) {
 
 // An empty text is no text: there is no other way to write that a key was left out.
 bool is_absent(const Message& message, const FieldDescriptor& field) {
-  return !field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && message.GetReflection()->GetString(message, &field).empty();
+  return !field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_STRING &&
+         message.GetReflection()->GetString(message, &field).empty();
 }
 
 void dump(const Message& message, const std::string& indent, std::string& out) {

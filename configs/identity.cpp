@@ -16,14 +16,18 @@ namespace {
 
 using namespace configs;
 
-constexpr std::int64_t kWholeBytes = 1LL << 30;   // larger files are sampled: reading them would hold up every start
+constexpr std::int64_t kWholeBytes =
+    1LL << 30;  // larger files are sampled: reading them would hold up every start
 constexpr std::int64_t kBlockBytes = 64LL << 10;  // one sampled block
-constexpr std::int64_t kBlocks = 1024;            // sampled, the first and the last block of the file among them
+constexpr std::int64_t kBlocks =
+    1024;  // sampled, the first and the last block of the file among them
 
-Status digest_range(const Fd& fd, const std::string& path, std::int64_t offset, std::int64_t bytes, Digester& digester) {
+Status digest_range(const Fd& fd, const std::string& path, std::int64_t offset, std::int64_t bytes,
+                    Digester& digester) {
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::int64_t>(bytes, 1 << 20)));
   while (bytes > 0) {
-    const auto wanted = static_cast<std::size_t>(std::min<std::int64_t>(bytes, static_cast<std::int64_t>(buffer.size())));
+    const auto wanted = static_cast<std::size_t>(
+        std::min<std::int64_t>(bytes, static_cast<std::int64_t>(buffer.size())));
     const ssize_t got = ::pread(fd.get(), buffer.data(), wanted, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return error(Code::kInvalid, "cannot read {}: {}", path, errno_text(errno));
@@ -39,7 +43,8 @@ Result<std::string> fingerprint(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return error(Code::kInvalid, "cannot open {}: {}", path, errno_text(errno));
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return error(Code::kInvalid, "{} is no regular file", path);
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return error(Code::kInvalid, "{} is no regular file", path);
   const std::int64_t size = status.st_size;
   Digester digester;
   if (size <= kWholeBytes) {
@@ -47,7 +52,10 @@ Result<std::string> fingerprint(const std::string& path) {
   } else {
     for (std::int64_t i = 0; i < kBlocks; ++i) {
       // (size - block) * i can pass 2^63 only for files beyond 8 PiB.
-      SUREFOOT_TRY(digest_range(fd, path, (size - kBlockBytes) / (kBlocks - 1) * i + (size - kBlockBytes) % (kBlocks - 1) * i / (kBlocks - 1), kBlockBytes, digester));
+      SUREFOOT_TRY(digest_range(fd, path,
+                                (size - kBlockBytes) / (kBlocks - 1) * i +
+                                    (size - kBlockBytes) % (kBlocks - 1) * i / (kBlocks - 1),
+                                kBlockBytes, digester));
     }
   }
   return fmt::format("{} bytes, xxh3 {}", size, digester.finish().hex());
@@ -56,7 +64,8 @@ Result<std::string> fingerprint(const std::string& path) {
 std::string value_text(const Message& message, const FieldDescriptor& field) {
   if (!field.is_repeated()) return scalar_text(message, field);
   std::string out;
-  for (int i = 0; i < message.GetReflection()->FieldSize(message, &field); ++i) out += (i > 0 ? ", " : "") + scalar_text(message, field, i);
+  for (int i = 0; i < message.GetReflection()->FieldSize(message, &field); ++i)
+    out += (i > 0 ? ", " : "") + scalar_text(message, field, i);
   return "[" + out + "]";
 }
 
@@ -69,7 +78,8 @@ std::string effective_value(const config::Job& job, const std::string& key, std:
   return value;
 }
 
-Status collect(const config::Job& job, const Message& message, const std::string& path, std::vector<std::string>& lines) {
+Status collect(const config::Job& job, const Message& message, const std::string& path,
+               std::vector<std::string>& lines) {
   const std::string kind = chosen_kind(message);
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
@@ -100,7 +110,8 @@ Line split(std::string_view line) {
   return {line.substr(0, colon), line.substr(colon + 2)};
 }
 const std::string* line_of(const std::vector<std::string>& lines, std::string_view key) {
-  const auto found = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) { return split(line).key == key; });
+  const auto found = std::find_if(lines.begin(), lines.end(),
+                                  [&](const std::string& line) { return split(line).key == key; });
   return found == lines.end() ? nullptr : &*found;
 }
 
@@ -118,7 +129,8 @@ Result<TrainingIdentity> training_identity(const config::Job& job) {
   return identity;
 }
 
-std::vector<std::string> differences(const std::vector<std::string>& was, const std::vector<std::string>& is) {
+std::vector<std::string> differences(const std::vector<std::string>& was,
+                                     const std::vector<std::string>& is) {
   std::vector<std::string> out;
   for (const std::string& line : was) {
     const auto [key, value] = split(line);
@@ -131,7 +143,8 @@ std::vector<std::string> differences(const std::vector<std::string>& was, const 
   }
   for (const std::string& line : is) {
     const auto [key, value] = split(line);
-    if (line_of(was, key) == nullptr) out.push_back(fmt::format("{}: was not set, is {}", key, value));
+    if (line_of(was, key) == nullptr)
+      out.push_back(fmt::format("{}: was not set, is {}", key, value));
   }
   return out;
 }

@@ -6,10 +6,12 @@
 
 namespace surefoot::configs {
 
-// Adds what it finds to reading.problems. A check is left out when one of its keys has a problem already. Pure.
+// Adds what it finds to reading.problems. A check is left out when one of its keys has a problem
+// already. Pure.
 void check_combinations(const config::Job& job, Reading& reading);
 
-// Whether the files that the job reads are there, readable and not empty. Blocks on the file system.
+// Whether the files that the job reads are there, readable and not empty. Blocks on the file
+// system.
 void check_data_files(const config::Job& job, Reading& reading);
 
 }  // namespace surefoot::configs

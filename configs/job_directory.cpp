@@ -14,19 +14,28 @@ namespace {
 
 constexpr std::size_t kIdDigits = 16;
 
-bool is_job_id(const std::string& id) { return id.size() == kIdDigits && id.find_first_not_of("0123456789abcdef") == std::string::npos; }
+bool is_job_id(const std::string& id) {
+  return id.size() == kIdDigits && id.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
 
 Result<std::string> read_id(const std::filesystem::path& file, const std::string& name) {
   SUREFOOT_ASSIGN(const std::string text, read_file(file));
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto text_of = [&json](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+    return json.is_object() && json.contains(key) && json[key].is_string()
+               ? json[key].get<std::string>()
+               : std::string();
   };
   const std::string id = text_of("id");
   const std::string found = text_of("name");
-  if (!is_job_id(id) || found.empty()) return error(Code::kCorrupt, "{} does not name a job; if this folder holds none, remove the file", file.string());
+  if (!is_job_id(id) || found.empty())
+    return error(Code::kCorrupt,
+                 "{} does not name a job; if this folder holds none, remove the file",
+                 file.string());
   if (found != name) {
-    return error(Code::kInvalid, "{} belongs to the job \"{}\", not to \"{}\"; choose another folder or name", file.parent_path().string(), found, name);
+    return error(Code::kInvalid,
+                 "{} belongs to the job \"{}\", not to \"{}\"; choose another folder or name",
+                 file.parent_path().string(), found, name);
   }
   return id;
 }
@@ -54,12 +63,15 @@ Status sync_folder(const std::filesystem::path& folder) {
   return fd && ::fsync(fd.get()) == 0 ? Status() : failed("sync", folder);
 }
 
-// Puts `content` at `file` unless something stands there; either way a whole file stands there afterwards.
-Status publish(const std::filesystem::path& file, const std::string& unique, std::string_view content) {
+// Puts `content` at `file` unless something stands there; either way a whole file stands there
+// afterwards.
+Status publish(const std::filesystem::path& file, const std::string& unique,
+               std::string_view content) {
   const std::filesystem::path temporary = file.string() + "." + unique + ".tmp";
   Status status = write_new_file(temporary, content);
   // link(2) never replaces: the loser of a race finds the winner's file.
-  if (status && ::link(temporary.c_str(), file.c_str()) != 0 && errno != EEXIST) status = failed("create", file);
+  if (status && ::link(temporary.c_str(), file.c_str()) != 0 && errno != EEXIST)
+    status = failed("create", file);
   ::unlink(temporary.c_str());
   SUREFOOT_TRY(std::move(status));
   return sync_folder(file.parent_path());
@@ -69,14 +81,18 @@ Status publish(const std::filesystem::path& file, const std::string& unique, std
 
 JobDirectory JobDirectory::of(const LoadedJob& job, const std::string& dir_option) {
   std::error_code code;
-  const std::filesystem::path root =
-      dir_option.empty() ? job.file.parent_path() / "runs" / job.job.name() : std::filesystem::absolute(dir_option, code);
+  const std::filesystem::path root = dir_option.empty()
+                                         ? job.file.parent_path() / "runs" / job.job.name()
+                                         : std::filesystem::absolute(dir_option, code);
   std::filesystem::path normal = root.lexically_normal();
-  if (!normal.has_filename() && normal.has_parent_path() && normal != normal.root_path()) normal = normal.parent_path();
+  if (!normal.has_filename() && normal.has_parent_path() && normal != normal.root_path())
+    normal = normal.parent_path();
   return {std::move(normal)};
 }
 
-std::filesystem::path JobDirectory::attempt_logs(Attempt attempt) const { return logs() / fmt::format("attempt-{:03}", attempt.value); }
+std::filesystem::path JobDirectory::attempt_logs(Attempt attempt) const {
+  return logs() / fmt::format("attempt-{:03}", attempt.value);
+}
 
 std::filesystem::path JobDirectory::checkpoints(const config::Job& job) const {
   static constexpr std::string_view kScheme = "file://";
@@ -91,7 +107,9 @@ Result<std::string> JobDirectory::job_id(const std::string& name) const {
   if (found || found.error().code != Code::kNotFound) return found;
   std::error_code code;
   std::filesystem::create_directories(root, code);
-  if (code) return error(Code::kInvalid, "cannot create the job directory {}: {}", root.string(), code.message());
+  if (code)
+    return error(Code::kInvalid, "cannot create the job directory {}: {}", root.string(),
+                 code.message());
   const std::string id = make_job_id();
   SUREFOOT_TRY(publish(file, id, nlohmann::ordered_json{{"id", id}, {"name", name}}.dump() + "\n"));
   return read_id(file, name);

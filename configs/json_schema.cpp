@@ -1,4 +1,5 @@
-// JSON Schema draft-07 of a job file, for editors (yaml-language-server, VS Code): `surefoot validate --schema`.
+// JSON Schema draft-07 of a job file, for editors (yaml-language-server, VS Code): `surefoot
+// validate --schema`.
 
 #include <fmt/format.h>
 
@@ -15,12 +16,15 @@ using namespace configs;
 using Json = nlohmann::ordered_json;  // keys in the order of job.proto
 
 Json bound(const FieldDescriptor& field, double value) {
-  return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? Json(value) : Json(static_cast<std::int64_t>(value));
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE
+             ? Json(value)
+             : Json(static_cast<std::int64_t>(value));
 }
 
 Json number_schema(const FieldDescriptor& field) {
   const config::Key& key = key_of(field);
-  Json schema = {{"type", field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "number" : "integer"}};
+  Json schema = {
+      {"type", field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "number" : "integer"}};
   if (key.has_range()) {
     schema[key.above_min() ? "exclusiveMinimum" : "minimum"] = bound(field, key.min());
     schema[key.below_max() ? "exclusiveMaximum" : "maximum"] = bound(field, key.max());
@@ -33,18 +37,25 @@ Json number_schema(const FieldDescriptor& field) {
 
 Json item_schema(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return {{"type", "boolean"}};
-    case FieldDescriptor::CPPTYPE_ENUM: return {{"enum", enum_names(*field.enum_type())}};
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return {{"type", "boolean"}};
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return {{"enum", enum_names(*field.enum_type())}};
     // Words such as 123 need no quotes in a job file.
-    case FieldDescriptor::CPPTYPE_STRING: return {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
-    case FieldDescriptor::CPPTYPE_MESSAGE: return {{"anyOf", {number_schema(field), {{"type", "string"}, {"pattern", "^[0-9]+(:[0-9]+)?$"}}}}};
-    default: return number_schema(field);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return {{"anyOf",
+               {number_schema(field), {{"type", "string"}, {"pattern", "^[0-9]+(:[0-9]+)?$"}}}}};
+    default:
+      return number_schema(field);
   }
 }
 
 Json default_value(const FieldDescriptor& field) {
   const std::string& text = key_of(field).default_value();
-  const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING || field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
+  const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
+                       field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
   if (!is_text && Json::accept(text)) return Json::parse(text);
   return text;
 }
@@ -77,7 +88,8 @@ Json rule_of_kind(const Descriptor& message, const FieldDescriptor& kind, const 
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
     if (!applies(field, name)) forbidden[field.name()] = false;
-    if (applies(field, name) && key_of(field).required() && !key_of(field).only().empty()) required.push_back(field.name());
+    if (applies(field, name) && key_of(field).required() && !key_of(field).only().empty())
+      required.push_back(field.name());
   }
   Json condition = {{"properties", {{"kind", {{"const", name}}}}}};
   // Where the kind has a default, a map without it is of that kind.
@@ -89,7 +101,8 @@ Json rule_of_kind(const Descriptor& message, const FieldDescriptor& kind, const 
 }
 
 Json section_schema(const Descriptor& message) {
-  Json schema = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  Json schema = {
+      {"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
   Json required = Json::array();
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
@@ -109,7 +122,8 @@ Json section_schema(const Descriptor& message) {
 }  // namespace
 
 std::string json_schema() {
-  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", "Surefoot job file"}};
+  Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                 {"title", "Surefoot job file"}};
   schema.update(section_schema(*config::Job::descriptor()));
   schema["patternProperties"] = {{"^x-", {{"description", "Not read; a place for anchors."}}}};
   return schema.dump(2) + "\n";

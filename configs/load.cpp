@@ -21,26 +21,35 @@ using namespace configs;
 Result<std::string> read_job_text(const std::filesystem::path& file) {
   std::error_code code;
   const auto status = std::filesystem::status(file, code);
-  if (status.type() == std::filesystem::file_type::not_found) return error(Code::kInvalid, "found no such file, allowed is a job file");
+  if (status.type() == std::filesystem::file_type::not_found)
+    return error(Code::kInvalid, "found no such file, allowed is a job file");
   // A pipe or a device could be endless.
   if (status.type() != std::filesystem::file_type::regular) {
-    return error(Code::kInvalid, "found {}, allowed is a regular file", status.type() == std::filesystem::file_type::directory ? "a folder" : "something that is no file");
+    return error(Code::kInvalid, "found {}, allowed is a regular file",
+                 status.type() == std::filesystem::file_type::directory
+                     ? "a folder"
+                     : "something that is no file");
   }
   const auto size = std::filesystem::file_size(file, code);
-  if (!code && size > kMaxFileBytes) return error(Code::kInvalid, "found a file of {} bytes, allowed are at most {}", size, kMaxFileBytes);
+  if (!code && size > kMaxFileBytes)
+    return error(Code::kInvalid, "found a file of {} bytes, allowed are at most {}", size,
+                 kMaxFileBytes);
   return read_file(file);
 }
 
-// A copy of `node` in which the value at path[index...] is `value`. Maps on the way are made; anything else on the way stays, and is reported by
-// the reader where it stands.
-NodePtr with_value(const NodePtr& node, const std::vector<std::string>& path, std::size_t index, const NodePtr& value, Position where) {
+// A copy of `node` in which the value at path[index...] is `value`. Maps on the way are made;
+// anything else on the way stays, and is reported by the reader where it stands.
+NodePtr with_value(const NodePtr& node, const std::vector<std::string>& path, std::size_t index,
+                   const NodePtr& value, Position where) {
   if (index == path.size()) return value;
   if (node && node->type != Node::Type::kMap && node->type != Node::Type::kNull) return node;
   auto copy = node ? std::make_shared<Node>(*node) : std::make_shared<Node>();
   copy->type = Node::Type::kMap;
   if (!node) copy->where = where;
-  auto entry = std::find_if(copy->entries.begin(), copy->entries.end(), [&](const Entry& e) { return e.key == path[index]; });
-  if (entry == copy->entries.end()) entry = copy->entries.insert(copy->entries.end(), Entry{path[index], where, nullptr});
+  auto entry = std::find_if(copy->entries.begin(), copy->entries.end(),
+                            [&](const Entry& e) { return e.key == path[index]; });
+  if (entry == copy->entries.end())
+    entry = copy->entries.insert(copy->entries.end(), Entry{path[index], where, nullptr});
   // A fault of the new value is the option's, one of a value that stays the file's.
   if (index + 1 == path.size()) entry->where = where;
   entry->value = with_value(entry->value, path, index + 1, value, where);
@@ -63,9 +72,13 @@ Set parse_set(const std::string& text, int source, std::vector<Problem>& problem
     set.path.push_back(key.substr(start, end - start));
     start = end + 1;
   }
-  const bool is_key = std::none_of(set.path.begin(), set.path.end(), [](const std::string& part) { return part.empty(); });
+  const bool is_key = std::none_of(set.path.begin(), set.path.end(),
+                                   [](const std::string& part) { return part.empty(); });
   if (equals == std::string::npos || !is_key) {
-    problems.push_back({{source, 0, 0}, key, fmt::format("found {}, allowed is KEY=VALUE, such as train.max_steps=50", quoted(text))});
+    problems.push_back(
+        {{source, 0, 0},
+         key,
+         fmt::format("found {}, allowed is KEY=VALUE, such as train.max_steps=50", quote(text))});
     return set;
   }
   YamlTree tree = parse_yaml(text.substr(equals + 1), source, key);
@@ -78,9 +91,12 @@ Set parse_set(const std::string& text, int source, std::vector<Problem>& problem
 }
 
 // In the order of the file, then of the options.
-std::vector<Fault> to_faults(std::vector<Problem> problems, const std::string& file, const std::vector<Set>& sets) {
+std::vector<Fault> to_faults(std::vector<Problem> problems, const std::string& file,
+                             const std::vector<Set>& sets) {
   std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
-    const auto order = [](const Problem& p) { return std::tuple(p.where.source, p.where.line == 0, p.where.line, p.where.column); };
+    const auto order = [](const Problem& p) {
+      return std::tuple(p.where.source, p.where.line == 0, p.where.line, p.where.column);
+    };
     return order(a) < order(b);
   });
   std::vector<Fault> faults;
@@ -100,9 +116,11 @@ std::vector<Fault> to_faults(std::vector<Problem> problems, const std::string& f
 void read_tree(const Node& root, bool check_files, LoadedJob& job, Reading& reading) {
   reading.folder = job.file.parent_path();
   if (root.type != Node::Type::kMap) {
-    reading.problems.push_back({root.where, "",
-                                fmt::format("found {}, allowed is a map with the keys {}", root.type == Node::Type::kNull ? "an empty file" : describe(root),
-                                            fmt::join(key_names(*config::Job::descriptor()), ", "))});
+    reading.problems.push_back(
+        {root.where, "",
+         fmt::format("found {}, allowed is a map with the keys {}",
+                     root.type == Node::Type::kNull ? "an empty file" : describe(root),
+                     fmt::join(key_names(*config::Job::descriptor()), ", "))});
     return;
   }
   read_message(root, job.job, reading);
@@ -137,7 +155,8 @@ LoadOutcome load_job(const std::filesystem::path& file, const LoadOptions& optio
   for (const std::string& set : options.sets) {
     const int source = static_cast<int>(sets.size()) + 1;
     sets.push_back(parse_set(set, source, reading.problems));
-    if (tree.root && sets.back().value) tree.root = with_value(tree.root, sets.back().path, 0, sets.back().value, {source, 0, 0});
+    if (tree.root && sets.back().value)
+      tree.root = with_value(tree.root, sets.back().path, 0, sets.back().value, {source, 0, 0});
   }
   if (tree.root) read_tree(*tree.root, options.check_files, outcome.job, reading);
   outcome.faults = to_faults(std::move(reading.problems), file.string(), sets);

@@ -28,9 +28,12 @@ class Reader {
   }
   void check_keys(const Node& node, const Message& message, const std::string& path);
   void read_kind(const Node& node, Message& message, const std::string& path);
-  void read_key(const Node& node, Message& message, const FieldDescriptor& field, const std::string& path);
-  void read_field(const Node& node, Message& message, const FieldDescriptor& field, const std::string& key);
-  void read_list(const Node& node, Message& message, const FieldDescriptor& field, const std::string& key);
+  void read_key(const Node& node, Message& message, const FieldDescriptor& field,
+                const std::string& path);
+  void read_field(const Node& node, Message& message, const FieldDescriptor& field,
+                  const std::string& key);
+  void read_list(const Node& node, Message& message, const FieldDescriptor& field,
+                 const std::string& key);
   // Sets the field, or adds an item to it. The error's message is the problem's.
   Status read_value(const Node& node, Message& message, const FieldDescriptor& field);
   Status read_integer(const Node& node, Message& message, const FieldDescriptor& field);
@@ -46,14 +49,17 @@ class Reader {
 };
 
 Error wrong(const Node& node, const FieldDescriptor& field) {
-  return error(Code::kInvalid, "found {}{}, allowed is {}", node.is_quoted ? "the text " : "", describe(node), allowed_item(field));
+  return error(Code::kInvalid, "found {}{}, allowed is {}", node.is_quoted ? "the text " : "",
+               describe(node), allowed_item(field));
 }
 Error wrong(const Error& found, const FieldDescriptor& field) {
   return error(Code::kInvalid, "{}; allowed is {}", found.message, allowed_item(field));
 }
 
 // Numbers are plain scalars: "4" in quotes is a text.
-bool is_plain(const Node& node) { return node.type == Node::Type::kScalar && !node.is_quoted; }
+bool is_plain(const Node& node) {
+  return node.type == Node::Type::kScalar && !node.is_quoted;
+}
 
 bool is_within(const config::Key& key, double value) {
   if (!key.has_range()) return true;
@@ -64,9 +70,12 @@ bool is_within(const config::Key& key, double value) {
 Result<std::int64_t> parse_with_unit_of(const config::Key& key, std::string_view text) {
   if (key.unlimited() && text == "unlimited") return -1;
   switch (key.unit()) {
-    case config::DURATION: return parse_duration(text);
-    case config::BYTES: return parse_size(text);
-    default: return parse_integer(text);
+    case config::DURATION:
+      return parse_duration(text);
+    case config::BYTES:
+      return parse_size(text);
+    default:
+      return parse_integer(text);
   }
 }
 
@@ -85,33 +94,40 @@ void Reader::check_keys(const Node& node, const Message& message, const std::str
     if (type.FindFieldByName(entry.key) != nullptr) continue;
     if (path.empty() && entry.key.starts_with(kAnchorPrefix)) continue;
     report(entry.where, join_key(path, entry.key),
-           fmt::format("found an unknown key, allowed {}{} are {}{}", path.empty() ? "at the top" : "in ", path, fmt::join(key_names(type), ", "),
+           fmt::format("found an unknown key, allowed {}{} are {}{}",
+                       path.empty() ? "at the top" : "in ", path, fmt::join(key_names(type), ", "),
                        did_you_mean(suggest_keys(entry.key, path, type, root_))));
   }
 }
 
 // First, since it decides which other keys apply.
 void Reader::read_kind(const Node& node, Message& message, const std::string& path) {
-  if (const FieldDescriptor* field = kind_field(*message.GetDescriptor())) read_key(node, message, *field, path);
+  if (const FieldDescriptor* field = kind_field(*message.GetDescriptor()))
+    read_key(node, message, *field, path);
 }
 
-void Reader::read_key(const Node& node, Message& message, const FieldDescriptor& field, const std::string& path) {
+void Reader::read_key(const Node& node, Message& message, const FieldDescriptor& field,
+                      const std::string& path) {
   const std::string key = join_key(path, field.name());
-  const std::string kind = &field == kind_field(*message.GetDescriptor()) ? "" : chosen_kind(message);
+  const std::string kind =
+      &field == kind_field(*message.GetDescriptor()) ? "" : chosen_kind(message);
   if (const Entry* entry = node.find(field.name())) {
     reading_.found[key] = entry->where;
     if (!applies(field, kind)) {
-      report(entry->where, key, fmt::format("found a key that means nothing with {}: {}, allowed is it with {}", join_key(path, "kind"), kind,
-                                            fmt::join(key_of(field).only(), ", ")));
+      report(entry->where, key,
+             fmt::format("found a key that means nothing with {}: {}, allowed is it with {}",
+                         join_key(path, "kind"), kind, fmt::join(key_of(field).only(), ", ")));
       return;
     }
     read_field(*entry->value, message, field, key);
     return;
   }
-  const bool is_unclear = !key_of(field).only().empty() && kind.empty();  // that the kind is missing has been said
+  const bool is_unclear =
+      !key_of(field).only().empty() && kind.empty();  // that the kind is missing has been said
   if (is_unclear || !applies(field, kind)) return;
   if (key_of(field).required()) {
-    report(reading_.place_of(path), key, fmt::format("found nothing, but it is required; allowed is {}", allowed(field)));
+    report(reading_.place_of(path), key,
+           fmt::format("found nothing, but it is required; allowed is {}", allowed(field)));
   } else if (is_section(field)) {
     read_section(Node{}, *message.GetReflection()->MutableMessage(&message, &field), key);
   } else if (const NodePtr node_of_default = default_node(field)) {
@@ -121,7 +137,8 @@ void Reader::read_key(const Node& node, Message& message, const FieldDescriptor&
   }
 }
 
-void Reader::read_field(const Node& node, Message& message, const FieldDescriptor& field, const std::string& key) {
+void Reader::read_field(const Node& node, Message& message, const FieldDescriptor& field,
+                        const std::string& key) {
   if (is_section(field)) {
     // A section all of whose keys are commented out is as good as none.
     if (node.type != Node::Type::kMap && node.type != Node::Type::kNull) {
@@ -135,11 +152,14 @@ void Reader::read_field(const Node& node, Message& message, const FieldDescripto
     read_list(node, message, field, key);
     return;
   }
-  if (const Status read = read_value(node, message, field); !read) report(node.where, key, read.error().message);
-  if (key == "name" && field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) job_name_ = message.GetReflection()->GetString(message, &field);
+  if (const Status read = read_value(node, message, field); !read)
+    report(node.where, key, read.error().message);
+  if (key == "name" && field.cpp_type() == FieldDescriptor::CPPTYPE_STRING)
+    job_name_ = message.GetReflection()->GetString(message, &field);
 }
 
-void Reader::read_list(const Node& node, Message& message, const FieldDescriptor& field, const std::string& key) {
+void Reader::read_list(const Node& node, Message& message, const FieldDescriptor& field,
+                       const std::string& key) {
   if (node.type != Node::Type::kList) {
     report(node.where, key, fmt::format("found {}, allowed is {}", describe(node), allowed(field)));
     return;
@@ -147,23 +167,31 @@ void Reader::read_list(const Node& node, Message& message, const FieldDescriptor
   const config::Key& options = key_of(field);
   const int count = static_cast<int>(node.items.size());
   if (options.max_count() > 0 && (count < options.min_count() || count > options.max_count())) {
-    report(node.where, key, fmt::format("found a list of {} items, allowed is {}", count, allowed(field)));
+    report(node.where, key,
+           fmt::format("found a list of {} items, allowed is {}", count, allowed(field)));
   }
   for (int i = 0; i < count; ++i) {
     const Node& item = *node.items[static_cast<std::size_t>(i)];
-    if (const Status read = read_value(item, message, field); !read) report(item.where, fmt::format("{}[{}]", key, i), read.error().message);
+    if (const Status read = read_value(item, message, field); !read)
+      report(item.where, fmt::format("{}[{}]", key, i), read.error().message);
   }
 }
 
 Status Reader::read_value(const Node& node, Message& message, const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-    case FieldDescriptor::CPPTYPE_INT64: return read_integer(node, message, field);
-    case FieldDescriptor::CPPTYPE_DOUBLE: return read_double(node, message, field);
-    case FieldDescriptor::CPPTYPE_BOOL: return read_bool(node, message, field);
-    case FieldDescriptor::CPPTYPE_ENUM: return read_enum(node, message, field);
-    case FieldDescriptor::CPPTYPE_STRING: return read_text(node, message, field);
-    default: break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      return read_integer(node, message, field);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return read_double(node, message, field);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return read_bool(node, message, field);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return read_enum(node, message, field);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return read_text(node, message, field);
+    default:
+      break;
   }
   SUREFOOT_CHECK(is_range(field) && !field.is_repeated());  // job.proto uses no other type
   return read_range(node, message, field);
@@ -178,12 +206,14 @@ Status Reader::read_integer(const Node& node, Message& message, const FieldDescr
   if (!is_unlimited && !is_within(key, static_cast<double>(*value))) return wrong(node, field);
   const auto& reflection = *message.GetReflection();
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
-    field.is_repeated() ? reflection.AddInt64(&message, &field, *value) : reflection.SetInt64(&message, &field, *value);
+    field.is_repeated() ? reflection.AddInt64(&message, &field, *value)
+                        : reflection.SetInt64(&message, &field, *value);
     return {};
   }
   const auto narrow = static_cast<std::int32_t>(*value);
   if (narrow != *value) return wrong(node, field);
-  field.is_repeated() ? reflection.AddInt32(&message, &field, narrow) : reflection.SetInt32(&message, &field, narrow);
+  field.is_repeated() ? reflection.AddInt32(&message, &field, narrow)
+                      : reflection.SetInt32(&message, &field, narrow);
   return {};
 }
 
@@ -195,7 +225,8 @@ Status Reader::read_double(const Node& node, Message& message, const FieldDescri
   // -0.0 is 0 to every check, but another text in the training identity.
   if (*value == 0) *value = 0;
   const auto& reflection = *message.GetReflection();
-  field.is_repeated() ? reflection.AddDouble(&message, &field, *value) : reflection.SetDouble(&message, &field, *value);
+  field.is_repeated() ? reflection.AddDouble(&message, &field, *value)
+                      : reflection.SetDouble(&message, &field, *value);
   return {};
 }
 
@@ -204,29 +235,34 @@ Status Reader::read_bool(const Node& node, Message& message, const FieldDescript
   const bool is_false = node.text == "false" || node.text == "False" || node.text == "FALSE";
   if (!is_plain(node) || (!is_true && !is_false)) return wrong(node, field);
   const auto& reflection = *message.GetReflection();
-  field.is_repeated() ? reflection.AddBool(&message, &field, is_true) : reflection.SetBool(&message, &field, is_true);
+  field.is_repeated() ? reflection.AddBool(&message, &field, is_true)
+                      : reflection.SetBool(&message, &field, is_true);
   return {};
 }
 
 Status Reader::read_enum(const Node& node, Message& message, const FieldDescriptor& field) {
   const std::vector<std::string> names = enum_names(*field.enum_type());
-  if (node.type != Node::Type::kScalar || std::find(names.begin(), names.end(), node.text) == names.end()) {
+  if (node.type != Node::Type::kScalar ||
+      std::find(names.begin(), names.end(), node.text) == names.end()) {
     Error fault = wrong(node, field);
     fault.message += did_you_mean(near_words(node.text, names));
     return fault;
   }
   const auto* value = field.enum_type()->FindValueByName(node.text);
   const auto& reflection = *message.GetReflection();
-  field.is_repeated() ? reflection.AddEnum(&message, &field, value) : reflection.SetEnum(&message, &field, value);
+  field.is_repeated() ? reflection.AddEnum(&message, &field, value)
+                      : reflection.SetEnum(&message, &field, value);
   return {};
 }
 
 Status Reader::read_text(const Node& node, Message& message, const FieldDescriptor& field) {
   if (node.type != Node::Type::kScalar) return wrong(node, field);
   SUREFOOT_ASSIGN(std::string text, expand(node.text, job_name_));
-  if (key_of(field).unit() == config::PATH) text = (reading_.folder / text).lexically_normal().string();
+  if (key_of(field).unit() == config::PATH)
+    text = (reading_.folder / text).lexically_normal().string();
   const auto& reflection = *message.GetReflection();
-  field.is_repeated() ? reflection.AddString(&message, &field, std::move(text)) : reflection.SetString(&message, &field, std::move(text));
+  field.is_repeated() ? reflection.AddString(&message, &field, std::move(text))
+                      : reflection.SetString(&message, &field, std::move(text));
   return {};
 }
 
@@ -235,13 +271,19 @@ Status Reader::read_range(const Node& node, Message& message, const FieldDescrip
   const std::string_view text = node.text;
   const std::size_t colon = text.find(':');
   const Result<std::int64_t> min = parse_integer(text.substr(0, colon));
-  const Result<std::int64_t> max = colon == std::string_view::npos ? min : parse_integer(text.substr(colon + 1));
+  const Result<std::int64_t> max =
+      colon == std::string_view::npos ? min : parse_integer(text.substr(colon + 1));
   if (!min || !max) return wrong(node, field);
   for (const std::int64_t value : {*min, *max}) {
-    if (!is_within(key_of(field), static_cast<double>(value)) || value != static_cast<std::int32_t>(value)) return wrong(node, field);
+    if (!is_within(key_of(field), static_cast<double>(value)) ||
+        value != static_cast<std::int32_t>(value))
+      return wrong(node, field);
   }
-  if (*min > *max) return error(Code::kInvalid, "found {}, allowed is MIN:MAX with MIN at most MAX", describe(node));
-  auto& range = static_cast<config::Range&>(*message.GetReflection()->MutableMessage(&message, &field));
+  if (*min > *max)
+    return error(Code::kInvalid, "found {}, allowed is MIN:MAX with MIN at most MAX",
+                 describe(node));
+  auto& range =
+      static_cast<config::Range&>(*message.GetReflection()->MutableMessage(&message, &field));
   range.set_min(static_cast<std::int32_t>(*min));
   range.set_max(static_cast<std::int32_t>(*max));
   return {};
@@ -249,7 +291,8 @@ Status Reader::read_range(const Node& node, Message& message, const FieldDescrip
 
 // Whether `key` is `section` or in it ("a.b.c", "a.b[1]" in "a.b").
 bool is_in(std::string_view key, std::string_view section) {
-  return key.starts_with(section) && (key.size() == section.size() || key[section.size()] == '.' || key[section.size()] == '[');
+  return key.starts_with(section) &&
+         (key.size() == section.size() || key[section.size()] == '.' || key[section.size()] == '[');
 }
 
 }  // namespace

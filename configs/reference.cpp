@@ -48,9 +48,12 @@ std::string default_cell(const FieldDescriptor& field) {
 
 std::string row(const FieldDescriptor& field) {
   const config::Key& key = key_of(field);
-  const std::string only = key.only().empty() ? "" : fmt::format("*{} only.* ", fmt::join(key.only(), ", "));
-  return fmt::format("| `{}` | {} | {} | {} | {}{} |\n", field.name(), cell(allowed(field)), cell(default_cell(field)),
-                     key.kind() == config::TRAINING ? "training" : "operational", only, cell(key.doc()));
+  const std::string only =
+      key.only().empty() ? "" : fmt::format("*{} only.* ", fmt::join(key.only(), ", "));
+  return fmt::format("| `{}` | {} | {} | {} | {}{} |\n", field.name(), cell(allowed(field)),
+                     cell(default_cell(field)),
+                     key.kind() == config::TRAINING ? "training" : "operational", only,
+                     cell(key.doc()));
 }
 
 void write_table(const Descriptor& message, std::string& out) {
@@ -70,7 +73,8 @@ std::string reference_page() {
   for_each_key(root, [&out](const SchemaKey& key) {
     if (!is_section(*key.field)) return;
     const auto depth = static_cast<std::size_t>(std::count(key.path.begin(), key.path.end(), '.'));
-    out += fmt::format("\n{} {}\n\n{}{}\n", std::string(2 + depth, '#'), key.path, key_of(*key.field).doc(), key_of(*key.field).required() ? " Required." : "");
+    out += fmt::format("\n{} {}\n\n{}{}\n", std::string(2 + depth, '#'), key.path,
+                       key_of(*key.field).doc(), key_of(*key.field).required() ? " Required." : "");
     write_table(*key.field->message_type(), out);
   });
   return out;

@@ -10,7 +10,8 @@
 namespace surefoot::configs {
 namespace {
 
-void visit_keys(const Descriptor& message, const std::string& path, const std::function<void(const SchemaKey&)>& visit) {
+void visit_keys(const Descriptor& message, const std::string& path,
+                const std::function<void(const SchemaKey&)>& visit) {
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
     const SchemaKey key{join_key(path, field.name()), &field};
@@ -25,18 +26,25 @@ std::string bounds(const FieldDescriptor& field) {
   if (!key.has_range()) return "";
   const std::string min = format_bound(field, key.min());
   const std::string max = format_bound(field, key.max());
-  if (key.above_min()) return fmt::format(" above {}, {} {}", min, key.below_max() ? "below" : "at most", max);
+  if (key.above_min())
+    return fmt::format(" above {}, {} {}", min, key.below_max() ? "below" : "at most", max);
   if (key.below_max()) return fmt::format(" from {} on, below {}", min, max);
-  return key.min() == key.max() ? fmt::format(", {}", min) : fmt::format(" from {} to {}", min, max);
+  return fmt::format(" from {} to {}", min, max);
 }
 
 std::string allowed_number(const FieldDescriptor& field) {
   switch (key_of(field).unit()) {
-    case config::DURATION: return "a duration" + bounds(field) + " (such as 500ms, 30s, 5m, 1h, 2d)";
-    case config::BYTES: return "a size" + bounds(field) + " (such as 512KiB, 64MiB, 1GiB)";
-    default: break;
+    case config::DURATION:
+      return "a duration" + bounds(field) + ", such as 30s or 5m";
+    case config::BYTES:
+      return "a size" + bounds(field) + ", such as 512KiB or 64MiB";
+    default:
+      break;
   }
-  return (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "a number" : "a whole number") + bounds(field);
+  if (key_of(field).has_range() && key_of(field).min() == key_of(field).max())
+    return format_bound(field, key_of(field).min());
+  return (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "a number" : "a whole number") +
+         bounds(field);
 }
 
 std::string integer_text(const FieldDescriptor& field, std::int64_t value) {
@@ -49,10 +57,13 @@ std::string integer_text(const FieldDescriptor& field, std::int64_t value) {
 
 }  // namespace
 
-const config::Key& key_of(const FieldDescriptor& field) { return field.options().GetExtension(config::key); }
+const config::Key& key_of(const FieldDescriptor& field) {
+  return field.options().GetExtension(config::key);
+}
 
 bool is_range(const FieldDescriptor& field) {
-  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && field.message_type() == config::Range::descriptor();
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+         field.message_type() == config::Range::descriptor();
 }
 bool is_section(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !is_range(field);
@@ -94,36 +105,55 @@ bool is_aka(const FieldDescriptor& field, std::string_view word) {
   return std::find(aka.begin(), aka.end(), word) != aka.end();
 }
 
-void for_each_key(const Descriptor& root, const std::function<void(const SchemaKey&)>& visit) { visit_keys(root, "", visit); }
+void for_each_key(const Descriptor& root, const std::function<void(const SchemaKey&)>& visit) {
+  visit_keys(root, "", visit);
+}
 
 std::string allowed_item(const FieldDescriptor& field) {
   const std::string unlimited = key_of(field).unlimited() ? ", or unlimited" : "";
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return "true or false";
-    case FieldDescriptor::CPPTYPE_ENUM: return fmt::format("{}{}", enum_names(*field.enum_type()).size() > 1 ? "one of " : "", fmt::join(enum_names(*field.enum_type()), ", "));
-    case FieldDescriptor::CPPTYPE_STRING: return key_of(field).unit() == config::PATH ? "a path" : "a text";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "true or false";
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return fmt::format("{}{}", enum_names(*field.enum_type()).size() > 1 ? "one of " : "",
+                         fmt::join(enum_names(*field.enum_type()), ", "));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return key_of(field).unit() == config::PATH ? "a path" : "a text";
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      if (is_range(field)) return key_of(field).max() > key_of(field).min() ? allowed_number(field) + ", or a range MIN:MAX of them" : allowed_number(field);
-      return fmt::format("a map with the keys {}", fmt::join(key_names(*field.message_type()), ", "));
-    default: return allowed_number(field) + unlimited;
+      if (is_range(field))
+        return key_of(field).max() > key_of(field).min()
+                   ? allowed_number(field) + ", or a range MIN:MAX of them"
+                   : allowed_number(field);
+      return fmt::format("a map with the keys {}",
+                         fmt::join(key_names(*field.message_type()), ", "));
+    default:
+      return allowed_number(field) + unlimited;
   }
 }
 
 std::string allowed(const FieldDescriptor& field) {
   if (!field.is_repeated()) return allowed_item(field);
   const config::Key& key = key_of(field);
-  const std::string count = key.max_count() == 0                 ? ""
-                            : key.min_count() == key.max_count() ? fmt::format(" of {} items", key.max_count())
-                                                                 : fmt::format(" of {} to {} items", key.min_count(), key.max_count());
+  const std::string count =
+      key.max_count() == 0 ? ""
+      : key.min_count() == key.max_count()
+          ? fmt::format(" of {} items", key.max_count())
+          : fmt::format(" of {} to {} items", key.min_count(), key.max_count());
   return fmt::format("a list{}, each {}", count, allowed_item(field));
 }
 
 std::string format_bound(const FieldDescriptor& field, double bound) {
   switch (key_of(field).unit()) {
-    case config::DURATION: return format_duration(static_cast<std::int64_t>(bound));
-    case config::BYTES: return format_size(static_cast<std::int64_t>(bound));
-    default: return format_number(bound);
+    case config::DURATION:
+      return format_duration(static_cast<std::int64_t>(bound));
+    case config::BYTES:
+      return format_size(static_cast<std::int64_t>(bound));
+    default:
+      break;
   }
+  std::string text = format_number(bound);
+  std::erase(text, '+');  // 1e12
+  return text;
 }
 
 NodePtr default_node(const FieldDescriptor& field) {
@@ -140,22 +170,33 @@ std::string scalar_text(const Message& message, const FieldDescriptor& field, in
   const bool is_item = index >= 0;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return integer_text(field, is_item ? reflection.GetRepeatedInt32(message, &field, index) : reflection.GetInt32(message, &field));
+      return integer_text(field, is_item ? reflection.GetRepeatedInt32(message, &field, index)
+                                         : reflection.GetInt32(message, &field));
     case FieldDescriptor::CPPTYPE_INT64:
-      return integer_text(field, is_item ? reflection.GetRepeatedInt64(message, &field, index) : reflection.GetInt64(message, &field));
+      return integer_text(field, is_item ? reflection.GetRepeatedInt64(message, &field, index)
+                                         : reflection.GetInt64(message, &field));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return format_number(is_item ? reflection.GetRepeatedDouble(message, &field, index) : reflection.GetDouble(message, &field));
+      return format_number(is_item ? reflection.GetRepeatedDouble(message, &field, index)
+                                   : reflection.GetDouble(message, &field));
     case FieldDescriptor::CPPTYPE_BOOL:
-      return (is_item ? reflection.GetRepeatedBool(message, &field, index) : reflection.GetBool(message, &field)) ? "true" : "false";
+      return (is_item ? reflection.GetRepeatedBool(message, &field, index)
+                      : reflection.GetBool(message, &field))
+                 ? "true"
+                 : "false";
     case FieldDescriptor::CPPTYPE_ENUM:
-      return (is_item ? reflection.GetRepeatedEnum(message, &field, index) : reflection.GetEnum(message, &field))->name();
+      return (is_item ? reflection.GetRepeatedEnum(message, &field, index)
+                      : reflection.GetEnum(message, &field))
+          ->name();
     case FieldDescriptor::CPPTYPE_STRING:
-      return is_item ? reflection.GetRepeatedString(message, &field, index) : reflection.GetString(message, &field);
-    default: break;
+      return is_item ? reflection.GetRepeatedString(message, &field, index)
+                     : reflection.GetString(message, &field);
+    default:
+      break;
   }
   SUREFOOT_CHECK(is_range(field) && !is_item);
   const auto& range = static_cast<const config::Range&>(reflection.GetMessage(message, &field));
-  return range.min() == range.max() ? fmt::format("{}", range.min()) : fmt::format("{}:{}", range.min(), range.max());
+  return range.min() == range.max() ? fmt::format("{}", range.min())
+                                    : fmt::format("{}:{}", range.min(), range.max());
 }
 
 }  // namespace surefoot::configs

@@ -1,6 +1,8 @@
-// What job.proto's options say about a key, in the form that reader, dump, JSON Schema and reference page share.
+// What job.proto's options say about a key, in the form that reader, dump, JSON Schema and
+// reference page share.
 //
-// Everything works on descriptors, so a key added to job.proto needs no code here. Pure; descriptors live as long as the program.
+// Everything works on descriptors, so a key added to job.proto needs no code here. Pure;
+// descriptors live as long as the program.
 #pragma once
 
 #include <functional>
@@ -23,7 +25,8 @@ using google::protobuf::Message;
 
 [[nodiscard]] const config::Key& key_of(const FieldDescriptor& field);
 
-[[nodiscard]] bool is_range(const FieldDescriptor& field);    // of message type config.Range, written `4` or `1:4`
+[[nodiscard]] bool is_range(
+    const FieldDescriptor& field);  // of message type config.Range, written `4` or `1:4`
 [[nodiscard]] bool is_section(const FieldDescriptor& field);  // any other message: a map
 
 // The names of a message's keys, in the order of the schema.
@@ -48,7 +51,8 @@ struct SchemaKey {
 // Every key, sections before what is in them.
 void for_each_key(const Descriptor& root, const std::function<void(const SchemaKey&)>& visit);
 
-// What may be written there: "a whole number from 1 to 1000", "one of mlp, gpt". `allowed_item` of one item of a list.
+// What may be written there: "a whole number from 1 to 1000", "one of mlp, gpt". `allowed_item` of
+// one item of a list.
 [[nodiscard]] std::string allowed(const FieldDescriptor& field);
 [[nodiscard]] std::string allowed_item(const FieldDescriptor& field);
 // A bound (min, max) in the key's unit: "5m", "64MiB", "0.5".
@@ -57,7 +61,9 @@ void for_each_key(const Descriptor& root, const std::function<void(const SchemaK
 // The default as a YAML node: its schema text parsed; null where there is none.
 [[nodiscard]] NodePtr default_node(const FieldDescriptor& field);
 
-// The value of a field (item `index` of a list) as it is written in a job file, unquoted: "5m", "1:4", "adamw".
-[[nodiscard]] std::string scalar_text(const Message& message, const FieldDescriptor& field, int index = -1);
+// The value of a field (item `index` of a list) as it is written in a job file, unquoted: "5m",
+// "1:4", "adamw".
+[[nodiscard]] std::string scalar_text(const Message& message, const FieldDescriptor& field,
+                                      int index = -1);
 
 }  // namespace surefoot::configs

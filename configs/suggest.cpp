@@ -25,10 +25,13 @@ std::string normalized(std::string_view word) {
 }
 
 // One slip in a word of up to five letters, two in longer ones, three in long ones.
-std::size_t allowed_distance(std::string_view word) { return word.size() <= 2 ? 0 : word.size() <= 5 ? 1 : word.size() <= 9 ? 2 : 3; }
+std::size_t allowed_distance(std::string_view word) {
+  return word.size() <= 2 ? 0 : word.size() <= 5 ? 1 : word.size() <= 9 ? 2 : 3;
+}
 
 void add_once(std::vector<std::string>& list, std::string word) {
-  if (list.size() < kMaxSuggestions && std::find(list.begin(), list.end(), word) == list.end()) list.push_back(std::move(word));
+  if (list.size() < kMaxSuggestions && std::find(list.begin(), list.end(), word) == list.end())
+    list.push_back(std::move(word));
 }
 
 }  // namespace
@@ -39,8 +42,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   for (std::size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] =
+          std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
     before.swap(last);
     last.swap(row);
@@ -49,24 +54,29 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words) {
-  static constexpr std::size_t kLongest = 64;  // longer words are no slip, and the distance costs the product of both lengths
+  static constexpr std::size_t kLongest =
+      64;  // longer words are no slip, and the distance costs the product of both lengths
   if (word.size() > kLongest) return {};
   const std::string wanted = normalized(word);
   std::vector<std::pair<std::size_t, std::string>> near;
   for (const std::string& candidate : words) {
     const std::size_t distance = edit_distance(wanted, normalized(candidate));
-    if (distance <= allowed_distance(wanted) && distance < candidate.size()) near.emplace_back(distance, candidate);
+    if (distance <= allowed_distance(wanted) && distance < candidate.size())
+      near.emplace_back(distance, candidate);
   }
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(near.begin(), near.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> out;
   for (auto& [distance, candidate] : near) add_once(out, std::move(candidate));
   return out;
 }
 
-std::vector<std::string> suggest_keys(std::string_view word, std::string_view path, const google::protobuf::Descriptor& message,
+std::vector<std::string> suggest_keys(std::string_view word, std::string_view path,
+                                      const google::protobuf::Descriptor& message,
                                       const google::protobuf::Descriptor& root) {
   std::vector<std::string> suggestions;
-  for (const std::string& near : near_words(word, key_names(message))) add_once(suggestions, join_key(path, near));
+  for (const std::string& near : near_words(word, key_names(message)))
+    add_once(suggestions, join_key(path, near));
 
   const std::string wanted = normalized(word);
   std::vector<std::string> same, called_so_here, called_so, names;
@@ -78,7 +88,8 @@ std::vector<std::string> suggest_keys(std::string_view word, std::string_view pa
     }
     if (key.field->name() == wanted) same.push_back(key.path);
     if (is_aka(*key.field, wanted)) called_so.push_back(key.path);
-    if (std::find(names.begin(), names.end(), key.field->name()) == names.end()) names.push_back(key.field->name());
+    if (std::find(names.begin(), names.end(), key.field->name()) == names.end())
+      names.push_back(key.field->name());
   });
   for (std::string& key : called_so_here) add_once(suggestions, std::move(key));
   for (std::string& key : called_so) add_once(suggestions, std::move(key));

@@ -24,8 +24,8 @@ class Lines {
   }
   [[nodiscard]] int column(int line, int byte_column) const {
     if (line < 0 || byte_column < 0 || static_cast<std::size_t>(line) >= starts_.size()) return 1;
-    const std::string_view before =
-        text_.substr(starts_[static_cast<std::size_t>(line)], static_cast<std::size_t>(byte_column));
+    const std::string_view before = text_.substr(starts_[static_cast<std::size_t>(line)],
+                                                 static_cast<std::size_t>(byte_column));
     const auto is_start = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
     return 1 + static_cast<int>(std::count_if(before.begin(), before.end(), is_start));
   }
@@ -44,14 +44,16 @@ class Lines {
   std::vector<std::size_t> starts_;
 };
 
-// Ends the parse: going on could cost without bound, or what follows has no meaning. Caught in parse_yaml.
+// Ends the parse: going on could cost without bound, or what follows has no meaning. Caught in
+// parse_yaml.
 struct Refused {
   Problem problem;
 };
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(const Lines& lines, int source, std::string_view prefix, std::vector<Problem>& problems)
+  TreeBuilder(const Lines& lines, int source, std::string_view prefix,
+              std::vector<Problem>& problems)
       : lines_(lines), source_(source), prefix_(prefix), problems_(problems) {}
 
   [[nodiscard]] NodePtr root() const { return root_; }
@@ -68,11 +70,13 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) refuse(position(mark), "an alias must not stand inside the node that it names");
+    if (found == anchors_.end())
+      refuse(position(mark), "an alias must not stand inside the node that it names");
     count(found->second->size, position(mark));
     attach(found->second, position(mark), /*is_key_allowed=*/true);
   }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     auto node = std::make_shared<Node>();
     node->type = Node::Type::kScalar;
     node->where = position(mark);
@@ -81,10 +85,12 @@ class TreeBuilder : public YAML::EventHandler {
     check_tag(tag, node->where);
     finish(std::move(node), anchor);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(Node::Type::kList, mark, tag, anchor);
   }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(Node::Type::kMap, mark, tag, anchor);
   }
   void OnSequenceEnd() override { close(); }
@@ -99,9 +105,9 @@ class TreeBuilder : public YAML::EventHandler {
   struct Open {
     std::shared_ptr<Node> node;
     YAML::anchor_t anchor = 0;
-    std::optional<Key> key;        // of a map: read, its value not yet
-    std::vector<Entry> merges;     // of a map: what stands under `<<`
-    bool is_key = false;           // a list or map in the place of a key: dropped when it closes
+    std::optional<Key> key;     // of a map: read, its value not yet
+    std::vector<Entry> merges;  // of a map: what stands under `<<`
+    bool is_key = false;        // a list or map in the place of a key: dropped when it closes
   };
 
   [[nodiscard]] Position position(const YAML::Mark& mark) const {
@@ -121,12 +127,16 @@ class TreeBuilder : public YAML::EventHandler {
   void problem(Position where, std::string key, std::string message) {
     problems_.push_back({where, std::move(key), std::move(message)});
   }
-  [[noreturn]] void refuse(Position where, std::string message) { throw Refused{{where, path(), std::move(message)}}; }
+  [[noreturn]] void refuse(Position where, std::string message) {
+    throw Refused{{where, path(), std::move(message)}};
+  }
 
   void count(std::size_t nodes, Position where) {
     count_ += nodes;
     if (count_ > kMaxNodes) {
-      refuse(where, fmt::format("here the file passes {} nodes (aliases count as what they stand for); allowed are at most {}", kMaxNodes, kMaxNodes));
+      refuse(where, fmt::format("here the file passes {} nodes (aliases count as what they stand "
+                                "for); allowed are at most {}",
+                                kMaxNodes, kMaxNodes));
     }
   }
   void check_tag(const std::string& tag, Position where) {
@@ -138,10 +148,15 @@ class TreeBuilder : public YAML::EventHandler {
         if (type == known) return;
       }
     }
-    problem(where, path(), fmt::format("found the tag {}, allowed are YAML's own: !!str, !!int, !!float, !!bool, !!map, !!seq", quoted(tag)));
+    problem(
+        where, path(),
+        fmt::format(
+            "found the tag {}, allowed are YAML's own: !!str, !!int, !!float, !!bool, !!map, !!seq",
+            quote(tag)));
   }
 
-  void open(Node::Type type, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  void open(Node::Type type, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
     Open open;
     open.node = std::make_shared<Node>();
     open.node->type = type;
@@ -149,8 +164,10 @@ class TreeBuilder : public YAML::EventHandler {
     open.anchor = anchor;
     check_tag(tag, open.node->where);
     count(1, open.node->where);
-    if (open_.size() >= kMaxDepth) refuse(open.node->where, fmt::format("nested deeper than {} levels", kMaxDepth));
-    open.is_key = !open_.empty() && open_.back().node->type == Node::Type::kMap && !open_.back().key;
+    if (open_.size() >= kMaxDepth)
+      refuse(open.node->where, fmt::format("nested deeper than {} levels", kMaxDepth));
+    open.is_key =
+        !open_.empty() && open_.back().node->type == Node::Type::kMap && !open_.back().key;
     open_.push_back(std::move(open));
   }
   void close() {
@@ -173,7 +190,8 @@ class TreeBuilder : public YAML::EventHandler {
       root_ = std::move(node);
       return;
     }
-    if (node->depth + open_.size() > kMaxDepth) refuse(where, fmt::format("nested deeper than {} levels", kMaxDepth));
+    if (node->depth + open_.size() > kMaxDepth)
+      refuse(where, fmt::format("nested deeper than {} levels", kMaxDepth));
     Open& parent = open_.back();
     if (parent.node->type == Node::Type::kList) {
       parent.node->items.push_back(std::move(node));
@@ -197,7 +215,8 @@ class TreeBuilder : public YAML::EventHandler {
     for (const Entry& entry : entries) {
       if (entry.key != key.text) continue;
       problem(key.where, join_key(path(), key.text),
-              fmt::format("found a second time, allowed is once; the first is in line {}", entry.where.line));
+              fmt::format("found a second time, allowed is once; the first is in line {}",
+                          entry.where.line));
       return;
     }
     if (key.text.empty()) return;  // reported as no word
@@ -212,9 +231,11 @@ class TreeBuilder : public YAML::EventHandler {
       }
       const auto is_map = [](const NodePtr& item) { return item->type == Node::Type::kMap; };
       const std::vector<NodePtr>& items = merge.value->items;
-      if (merge.value->type != Node::Type::kList || !std::all_of(items.begin(), items.end(), is_map)) {
+      if (merge.value->type != Node::Type::kList ||
+          !std::all_of(items.begin(), items.end(), is_map)) {
         problem(merge.where, join_key(path(), "<<"),
-                fmt::format("found {}, allowed is the alias of a map, or a list of them", describe(*merge.value)));
+                fmt::format("found {}, allowed is the alias of a map, or a list of them",
+                            describe(*merge.value)));
         continue;
       }
       for (const NodePtr& item : items) take_entries(*map.node, *item);
@@ -250,11 +271,17 @@ class TreeBuilder : public YAML::EventHandler {
 // Faults of the text that yaml-cpp would accept, or read as something else.
 std::optional<Problem> unreadable(std::string_view text, int source) {
   if (text.size() > kMaxFileBytes) {
-    return Problem{{source, 0, 0}, "", fmt::format("the file has {} bytes, allowed are at most {}", text.size(), kMaxFileBytes)};
+    return Problem{
+        {source, 0, 0},
+        "",
+        fmt::format("the file has {} bytes, allowed are at most {}", text.size(), kMaxFileBytes)};
   }
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n'));
-    return Problem{{source, line, 1}, "", "found a zero byte, allowed is a text in UTF-8; this looks like a binary file"};
+    const int line = 1 + static_cast<int>(std::count(
+                             text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n'));
+    return Problem{{source, line, 1},
+                   "",
+                   "found a zero byte, allowed is a text in UTF-8; this looks like a binary file"};
   }
   if (!is_utf8(text)) {
     int line = 1;
@@ -263,7 +290,8 @@ std::optional<Problem> unreadable(std::string_view text, int source) {
       if (!is_utf8(text.substr(start, end - start))) break;
       start = end + 1;
     }
-    return Problem{{source, line, 1}, "", "found bytes that are not UTF-8, allowed is a text in UTF-8"};
+    return Problem{
+        {source, line, 1}, "", "found bytes that are not UTF-8, allowed is a text in UTF-8"};
   }
   return std::nullopt;
 }
@@ -295,7 +323,8 @@ YamlTree parse_yaml(std::string_view text, int source, std::string_view prefix) 
     std::vector<Problem> ignored;
     TreeBuilder second(lines, source, prefix, ignored);
     if (parser.HandleNextDocument(second) && second.root()) {
-      tree.problems.push_back({second.root()->where, "", "found a second document (after ---), allowed is one"});
+      tree.problems.push_back(
+          {second.root()->where, "", "found a second document (after ---), allowed is one"});
     }
   } catch (const Refused& refused) {
     tree.root = nullptr;
@@ -305,11 +334,14 @@ YamlTree parse_yaml(std::string_view text, int source, std::string_view prefix) 
     const int line = exception.mark.is_null() ? 0 : exception.mark.line + 1;
     const int column = line == 0 ? 0 : lines.column(exception.mark.line, exception.mark.column);
     tree.root = nullptr;
-    tree.problems = {{{source, line, column}, "",
-                      fmt::format("cannot be read as YAML: {}{}", exception.msg, is_tab ? "; found a tab, allowed are spaces to indent" : "")}};
+    tree.problems = {{{source, line, column},
+                      "",
+                      fmt::format("cannot be read as YAML: {}{}", exception.msg,
+                                  is_tab ? "; found a tab, allowed are spaces to indent" : "")}};
   } catch (const std::exception& exception) {
     tree.root = nullptr;
-    tree.problems = {{{source, 0, 0}, "", fmt::format("cannot be read as YAML: {}", exception.what())}};
+    tree.problems = {
+        {{source, 0, 0}, "", fmt::format("cannot be read as YAML: {}", exception.what())}};
   }
   return tree;
 }
@@ -321,7 +353,7 @@ NodePtr plain_scalar(std::string text) {
   return node;
 }
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   static constexpr std::size_t kLongest = 60;
   std::string out = "\"";
   for (const char c : text.substr(0, kLongest)) {
@@ -338,26 +370,38 @@ std::string quoted(std::string_view text) {
 
 std::string describe(const Node& node) {
   switch (node.type) {
-    case Node::Type::kNull: return "nothing";
-    case Node::Type::kList: return "a list";
-    case Node::Type::kMap: return "a map";
-    case Node::Type::kScalar: break;
+    case Node::Type::kNull:
+      return "nothing";
+    case Node::Type::kList:
+      return "a list";
+    case Node::Type::kMap:
+      return "a map";
+    case Node::Type::kScalar:
+      break;
   }
-  return quoted(node.text);
+  return quote(node.text);
 }
 
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+    const auto byte = [&](std::size_t at) {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+    };
     const unsigned first = byte(i);
-    const std::size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xC2 && first < 0xE0 ? 2
+                               : first >= 0xE0 && first < 0xF0 ? 3
+                               : first >= 0xF0 && first < 0xF5 ? 4
+                                                               : 0;
     if (length == 0) return false;
     for (std::size_t k = 1; k < length; ++k) {
       if ((byte(i + k) & 0xC0U) != 0x80U) return false;
     }
     // Overlong forms, surrogates, and beyond U+10FFFF.
     const unsigned second = byte(i + 1);
-    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) || (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) return false;
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90))
+      return false;
     i += length;
   }
   return true;

@@ -1,11 +1,13 @@
 // YAML text as an immutable tree that knows where each node stands.
 //
-// The tree is made from yaml-cpp's events rather than its Node: a Node hides duplicate keys and whether a scalar was quoted, and is
-// expanded before anyone can count. Here an alias shares the node it names, so a file whose aliases multiply costs no more memory than
-// its text; its size after expansion is counted, and refused beyond kMaxNodes.
+// The tree is made from yaml-cpp's events rather than its Node: a Node hides duplicate keys and
+// whether a scalar was quoted, and is expanded before anyone can count. Here an alias shares the
+// node it names, so a file whose aliases multiply costs no more memory than its text; its size
+// after expansion is counted, and refused beyond kMaxNodes.
 //
-// Merge keys (`<<`) are resolved: the map's own keys win, then the merged maps in their order. Merged entries keep the position where they
-// were written. yaml-cpp is used in yaml_tree.cpp only; its exceptions end there. Pure: no I/O, no globals.
+// Merge keys (`<<`) are resolved: the map's own keys win, then the merged maps in their order.
+// Merged entries keep the position where they were written. yaml-cpp is used in yaml_tree.cpp only;
+// its exceptions end there. Pure: no I/O, no globals.
 #pragma once
 
 #include <memory>
@@ -16,8 +18,10 @@
 namespace surefoot::configs {
 
 inline constexpr std::size_t kMaxFileBytes = 1'000'000;
-inline constexpr std::size_t kMaxNodes = 10'000;  // scalars, keys, lists and maps, each alias counted as what it stands for
-inline constexpr std::size_t kMaxDepth = 64;      // job.proto needs 4; deep nesting would only exhaust the stack
+inline constexpr std::size_t kMaxNodes =
+    10'000;  // scalars, keys, lists and maps, each alias counted as what it stands for
+inline constexpr std::size_t kMaxDepth =
+    64;  // job.proto needs 4; deep nesting would only exhaust the stack
 
 struct Position {
   int source = 0;  // 0: the file; i > 0: the i-th --set
@@ -66,10 +70,11 @@ struct YamlTree {
 // A plain scalar, as if it had been read.
 [[nodiscard]] NodePtr plain_scalar(std::string text);
 
-// What stands there, for messages: `"abc"`, `a list`, `nothing`. Long and unprintable text is cut and escaped.
+// What stands there, for messages: `"abc"`, `a list`, `nothing`. Long and unprintable text is cut
+// and escaped.
 [[nodiscard]] std::string describe(const Node& node);
 // Quoted for a message: cut after 60 bytes, control characters escaped.
-[[nodiscard]] std::string quoted(std::string_view text);
+[[nodiscard]] std::string quote(std::string_view text);
 
 [[nodiscard]] bool is_utf8(std::string_view text);
 // "a.b" from "a" and "b", "b" from "" and "b".

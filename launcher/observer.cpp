@@ -198,6 +198,7 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
     if (record.kind() != 0 || record.attempt() != attempt_.value || Step{record.step()} <= newest_)
       continue;
     newest_ = Step{record.step()};
+    if (stage_ && *stage_ > Stage::kStepping) stage_ = Stage::kStepping;  // as the core takes it
     const auto snapshot = static_cast<int>(Phase::kSnapshot);
     const double exposed =
         record.phase_seconds_size() > snapshot ? record.phase_seconds(snapshot) : 0;

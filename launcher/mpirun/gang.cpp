@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "common/file.h"
 #include "configs/job_directory.h"
@@ -21,19 +20,25 @@ Status make_folder(const std::filesystem::path& folder) {
   return {};
 }
 
-// All numbers in /proc that belong to a session. A process may be gone by the time it is looked at.
-std::vector<pid_t> members_of_session(pid_t session) {
-  std::vector<pid_t> members;
+// All processes, or those of one session. One may be gone by the time it is looked at.
+std::vector<pid_t> all_processes(std::optional<pid_t> session) {
+  std::vector<pid_t> found;
   DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) return members;
+  if (folder == nullptr) return found;
   while (const dirent* entry = ::readdir(folder)) {
     pid_t pid = 0;
     const char* end = entry->d_name + std::strlen(entry->d_name);
     if (std::from_chars(entry->d_name, end, pid).ptr != end || pid <= 0) continue;
-    if (::getsid(pid) == session) members.push_back(pid);
+    if (!session || ::getsid(pid) == *session) found.push_back(pid);
   }
   ::closedir(folder);
-  return members;
+  return found;
+}
+
+bool is_service(pid_t pid) {
+  std::error_code gone;
+  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), gone).filename() ==
+         "surefoot-node";
 }
 
 }  // namespace
@@ -58,7 +63,7 @@ std::optional<ExitStatus> Gang::poll() {
   if (ended_) return ended_;
   if (child_) {
     ended_ = poll_exit(mpirun_);
-  } else if (!is_alive(mpirun_)) {
+  } else if (mpirun_.pid > 0 ? !is_alive(mpirun_) : processes().empty()) {
     ended_ = ExitStatus{};
   }
   return ended_;
@@ -66,13 +71,14 @@ std::optional<ExitStatus> Gang::poll() {
 
 std::vector<ProcessId> Gang::processes() const {
   std::vector<ProcessId> found;
+  const bool known = mpirun_.pid > 0;
   // After a reboot the number names somebody else's session.
-  if (mpirun_.pid <= 0 || mpirun_.boot != self_process().boot) return found;
-  for (const pid_t pid : members_of_session(mpirun_.pid)) {
+  if (known && mpirun_.boot != self_process().boot) return found;
+  for (const pid_t pid : all_processes(known ? std::optional(mpirun_.pid) : std::nullopt)) {
     // The identity first: what is read after belongs to it, or to nobody.
     auto process = process_of(pid);
     auto environment = read_file(fmt::format("/proc/{}/environ", pid));
-    if (!process || !environment || !is_alive(*process)) continue;
+    if (!process || !environment || (!known && is_service(pid)) || !is_alive(*process)) continue;
     if (belongs_to_gang(*environment, spec_.job_directory, spec_.attempt))
       found.push_back(*process);
   }

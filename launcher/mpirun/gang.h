@@ -23,7 +23,9 @@ class Gang {
   // Makes the attempt's folders for logs and Open MPI's files, then starts mpirun. kInvalid: mpirun
   // cannot be started; the message says what to install.
   [[nodiscard]] static Result<Gang> start(const GangSpec& spec);
-  // The gang an earlier supervisor left: not a child of this process.
+  // The gang an earlier supervisor left: not a child of this process. pid 0: that supervisor died
+  // before it could note whom it had started; then all processes with this attempt's environment
+  // count, but the service, which a worker may have started.
   [[nodiscard]] static Gang left_behind(const ProcessId& mpirun, const GangSpec& spec);
 
   [[nodiscard]] const ProcessId& mpirun() const { return mpirun_; }
@@ -33,7 +35,7 @@ class Gang {
   // of it is left, then removes Open MPI's files. To be called after every end, also an orderly
   // one. kRestart names the processes that did not end by `deadline`.
   Status end(Time deadline);
-  // Running processes of the session, mpirun included.
+  // Those that run, mpirun included.
   [[nodiscard]] std::vector<ProcessId> processes() const;
 
  private:

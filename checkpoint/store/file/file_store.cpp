@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "common/file.h"
+#include "common/ids.h"
 
 namespace surefoot {
 namespace {
@@ -62,7 +63,7 @@ class ReadOnlyOps : public PosixFileOps {
   std::int64_t make_folder(const std::string&) override { return -EROFS; }
 };
 
-std::string absolute(const std::filesystem::path& root) {
+std::string plain_absolute(const std::filesystem::path& root) {
   std::string text = std::filesystem::absolute(root).lexically_normal().string();
   while (text.size() > 1 && text.back() == '/') text.pop_back();
   return text;
@@ -72,7 +73,7 @@ std::string absolute(const std::filesystem::path& root) {
 
 Result<std::unique_ptr<FileStore>> FileStore::open(const std::filesystem::path& root,
                                                    FileOps& ops) {
-  std::unique_ptr<FileStore> store(new FileStore(absolute(root), ops));
+  std::unique_ptr<FileStore> store(new FileStore(plain_absolute(root), ops));
   SUREFOOT_TRY(store->make_folders(store->root_));
   store->remove_old_temporaries(store->root_, 0);
   return store;
@@ -83,7 +84,7 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const std::filesystem::path& 
   static PosixFileOps posix;
   static ReadOnlyOps looking;
   if (!read_only) return open(root, posix);
-  std::unique_ptr<FileStore> store(new FileStore(absolute(root), looking));
+  std::unique_ptr<FileStore> store(new FileStore(plain_absolute(root), looking));
   std::vector<FolderEntry> entries;
   const std::int64_t listed = looking.list(store->root_, entries);
   if (listed < 0) return file_error(listed, "cannot read", store->root_);
