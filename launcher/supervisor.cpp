@@ -114,12 +114,7 @@ void Machine::on(const JobOpened& e) {
   // ends a loop of requeues.
   if (h.state != JobState::kRunning) h.failures_in_row = h.idle_in_row = 0;
   h.state = JobState::kRunning;
-  if (rules_.max_failures_total >= 0 && h.failures_total >= rules_.max_failures_total) {
-    stop_when_free(
-        kExitDoNotRequeue, JobState::kFailed,
-        fmt::format("{} attempts of this job have failed, recovery.max_failures_total is {}",
-                    h.failures_total, rules_.max_failures_total));
-  }
+  stop_if_totals_are_used_up();
   s_.leftover = h.attempt_open;
   s_.doing = Doing::kStartingService;
   start_service();

@@ -122,33 +122,40 @@ void Machine::count_failure(Step step, const std::string& reason, bool progress)
     ++h.failures_in_row;
     ++h.idle_in_row;
   }
-  std::string line;
   if (same) {
-    line = fmt::format("the same failure twice at step {}, so a restart does not cure it: {}", step,
-                       reason);
+    stop_when_free(
+        kExitDoNotRequeue, JobState::kFailed,
+        fmt::format("the same failure twice at step {}, so a restart does not cure it: {}", step,
+                    reason));
   } else if (reached(h.failures_in_row, rules_.max_failures)) {
-    line = fmt::format(
-        "{} failed attempts in a row without a new finished step (recovery.max_failures is {}), "
-        "the last one: {}",
-        h.failures_in_row, rules_.max_failures, reason);
-  } else if (reached(h.failures_total, rules_.max_failures_total)) {
-    line = fmt::format(
-        "{} failed attempts in all (recovery.max_failures_total is {}), the last one: {}",
-        h.failures_total, rules_.max_failures_total, reason);
-  } else {
-    return;
+    stop_when_free(kExitDoNotRequeue, JobState::kFailed,
+                   fmt::format("{} failed attempts in a row without a new finished step "
+                               "(recovery.max_failures is {}), the last one: {}",
+                               h.failures_in_row, rules_.max_failures, reason));
   }
-  stop_when_free(kExitDoNotRequeue, JobState::kFailed, std::move(line));
+  stop_if_totals_are_used_up();
+}
+
+void Machine::stop_if_totals_are_used_up() {
+  const History& h = s_.history;
+  if (h.failures_total > 0 && reached(h.failures_total, rules_.max_failures_total)) {
+    stop_when_free(
+        kExitDoNotRequeue, JobState::kFailed,
+        fmt::format(
+            "{} failed attempts in all (recovery.max_failures_total is {}), the last one: {}",
+            h.failures_total, rules_.max_failures_total, h.last_failure_reason));
+  } else if (h.preemptions > 0 && reached(h.preemptions, rules_.max_preemptions)) {
+    stop_when_free(kExitDoNotRequeue, JobState::kFailed,
+                   fmt::format("{} preemptions (recovery.max_preemptions is {})", h.preemptions,
+                               rules_.max_preemptions));
+  }
 }
 
 void Machine::count_preemption(bool progress) {
   History& h = s_.history;
   ++h.preemptions;
   if (!progress) ++h.idle_in_row;
-  if (!reached(h.preemptions, rules_.max_preemptions)) return;
-  stop_when_free(kExitDoNotRequeue, JobState::kFailed,
-                 fmt::format("{} preemptions (recovery.max_preemptions is {})", h.preemptions,
-                             rules_.max_preemptions));
+  stop_if_totals_are_used_up();
 }
 
 void Machine::after_setback(std::string_view sentence) {

@@ -74,6 +74,7 @@ class Machine {
   [[nodiscard]] Outcome outcome() const;
   void count_failure(Step step, const std::string& reason, bool progress);
   void count_preemption(bool progress);
+  void stop_if_totals_are_used_up();
   [[nodiscard]] bool forgiven() const;
   void after_setback(std::string_view because);  // stop, pause, or go on at once
   void stop_when_free(int exit_code, JobState state, std::string line);
