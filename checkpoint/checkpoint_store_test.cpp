@@ -213,10 +213,12 @@ class DamageTest : public CheckpointTest {
     const auto verified = checkpoints.verify(Step{20}, {});
     ASSERT_FALSE(verified) << name << " byte " << at;
     EXPECT_EQ(verified.error().code, Code::kCorrupt);
-    EXPECT_NE(verified.error().message.find(name == manifest ? "manifest" : name), std::string::npos);
+    EXPECT_NE(verified.error().message.find(name == manifest ? "manifest" : name),
+              std::string::npos);
     // The whole way down to the older checkpoint takes longer: not for each byte.
     if (at % 16 == 0) {
-      expect_older(name == manifest ? "manifest" : name, fmt::format("{} byte {} bit {}", name, at, bit));
+      expect_older(name == manifest ? "manifest" : name,
+                   fmt::format("{} byte {} bit {}", name, at, bit));
     }
     store.bytes(name)[at] ^= static_cast<std::byte>(1 << bit);
   }
