@@ -96,7 +96,6 @@ class Driver {
   void ask_service(Duration patience);
   void take_answer(const service::StatusReply& status, Time at);
   void look_at_gang();
-  void narrate();
   Status save_now_and_then();
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
@@ -121,8 +120,6 @@ class Driver {
   bool worker_seen_ = false;
 
   std::optional<service::StatusReply> status_;  // the last answer
-  std::vector<MetricRecord> narrate_;           // metrics that were not told yet
-  bool news_ = false;
   ProcessId service_;
   Time answered_{};
   Time next_poll_{};
@@ -195,7 +192,7 @@ Result<int> Driver::run() {
     if (state_.service_up && now() >= next_poll_) ask_service(kStatusPatience);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
-    narrate();
+    narration_.show(state_, now());
     if (now() >= core::deadline(state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
@@ -241,7 +238,7 @@ Status Driver::decide_one(const core::Event& event) {
     SUREFOOT_ASSIGN(actions, journal_.record(event, decision));
     spdlog::info("{}: {}", core::name(event), decision.reason);
   }
-  narration_.decided(event, state_, decision.reason);
+  narration_.decided(event, decision.reason);
   for (std::size_t i = 0; i < decision.effects.size(); ++i) {
     spdlog::info("  -> {}", core::name(decision.effects[i]));
     narration_.effect(decision.effects[i]);
@@ -281,12 +278,6 @@ void Driver::launch(Attempt attempt, std::int64_t action) {
   }
   if (Status noted = journal_.done(action, outcome); !noted)
     spdlog::warn("{}", noted.error().message);
-}
-
-// After the core has heard of it, so that what is shown is one moment.
-void Driver::narrate() {
-  if (!std::exchange(news_, false) || !status_) return;
-  narration_.answered(*status_, std::exchange(narrate_, {}), state_, answered_);
 }
 
 bool Driver::early() const {
@@ -360,9 +351,8 @@ void Driver::take_answer(const service::StatusReply& status, Time at) {
   }
   for (core::Event& event : observer_.observe(status, worker_seen(), at))
     events_.push_back(std::move(event));
-  narrate_.insert(narrate_.end(), metrics.begin(), metrics.end());
+  narration_.answered(status, metrics);
   status_ = status;
-  news_ = true;
 }
 
 bool Driver::worker_seen() {
@@ -409,7 +399,10 @@ void block_signals() {
 }
 
 Result<int> supervise(const DriverSettings& settings, Journal& journal, Console& console) {
-  return Driver(settings, journal, console).run();
+  auto code = Driver(settings, journal, console).run();
+  if (code) return code;
+  return error(code.error().code, "{}; what runs goes on, `surefoot resume {}` takes it up again",
+               code.error().message, settings.directory.root.string());
 }
 
 }  // namespace surefoot
