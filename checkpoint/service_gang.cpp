@@ -336,6 +336,8 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
     return [this, peer, candidate, arena, slot = std::move(slot), took] {
       if (!slot) {
         spdlog::warn("restore of step {}: {}", candidate.step, slot.error().message);
+        const bool stored = candidate.source == Candidate::Source::kStore;
+        if (stored && slot.error().code == Code::kCorrupt) distrust(candidate.step);
         return reply(peer, slot.error());
       }
       const SlotInfo info = arena->slot(*slot);

@@ -157,6 +157,10 @@ TEST_F(ServiceTest, SaysCorruptForACheckpointThatIsDamagedOnDisk) {
   }
   EXPECT_EQ(reply->known_step(), 1);
   EXPECT_FALSE(mapped_->newest_ready());
+  // Begun again, the same step is stored anew in its place.
+  make_step(0);
+  ASSERT_TRUE(make_step(1));
+  EXPECT_TRUE(eventually([&] { return stored_steps() == std::vector<std::int64_t>{1}; }));
 }
 
 TEST_F(ServiceTest, NeverForgetsThatTheJobHasBeenFurther) {
@@ -285,6 +289,7 @@ TEST_F(ServiceTest, RefusesAnotherModelWhereAFinishedStepWouldBeLost) {
 // --- finish ---
 
 TEST_F(ServiceTest, FinishStoresTheLastStepAndExportsTheModel) {
+  launch_.supervised = true;  // who then ends the service
   start();
   ASSERT_TRUE(say_hello(1));
   for (std::int64_t step = 0; step <= 4; ++step) make_step(step);
@@ -303,6 +308,7 @@ TEST_F(ServiceTest, FinishStoresTheLastStepAndExportsTheModel) {
 }
 
 TEST_F(ServiceTest, FinishWorksFromTheStoreWhenTheMemoryIsGone) {
+  launch_.supervised = true;  // who then ends the service
   start();
   ASSERT_TRUE(say_hello(1));
   for (std::int64_t step = 0; step <= 4; ++step) make_step(step);
