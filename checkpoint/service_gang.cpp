@@ -1,4 +1,6 @@
 // What a service does for a gang: hello, restore, its end.
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 
