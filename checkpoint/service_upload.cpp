@@ -326,6 +326,7 @@ void ServiceImpl::exported(const Peer& peer, Step step, const Digest& digest,
   message.mutable_finish()->set_state_sha256(outcome->state_sha256);
   message.mutable_finish()->set_folder(outcome->folder.string());
   finished_ = {step, digest, message.finish()};
+  gang_expected_until_ = {};  // nobody has to come any more
   spdlog::info("exported step {} to {}: weights_sha256 {}", step, outcome->folder.string(),
                outcome->weights_sha256);
   reply(peer, message);
