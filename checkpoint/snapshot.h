@@ -1,15 +1,17 @@
 // How the ranks of one node make a step's state together, directly in the arena.
 //
-//   leader (local rank 0)  take slot for (attempt, step)                        others: wait until
-//   it is taken all                    write their shares into write_bytes(), reading read_bytes()
-//   all                    written() -> wait until all have written -> digest chunks c with c mod L
-//   == local rank last to arrive         publish: READY                                       all:
-//   wait until READY
+//   begin     leader (local rank 0): takes a slot for (attempt, step); others: wait until it is
+//   taken (caller)  all: write their shares into write_bytes(), reading read_bytes() commit    all:
+//   arrive, wait until all have written
+//             all: digest the chunks c with c mod L == local rank, arrive again
+//             whoever arrives last: publishes the slot, pushes the leader's record
+//             the others: wait until it is READY
+//
 // Then the slot is what the next step reads. Nothing is copied. A rank that dies anywhere leaves
 // the slot WRITING, and it is never used.
 //
 // One object per rank, one thread. Waits until the given deadline at the longest; kRestart names
-// the local ranks that have not arrived.
+// the local ranks that have not arrived, kStale: a newer attempt has begun on this node.
 #pragma once
 
 #include "checkpoint/arena.h"

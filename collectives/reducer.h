@@ -1,21 +1,27 @@
 // The sum of the gradients of all micro-batches of a step, the same bits for any number of ranks.
 //
-// The vector of a micro-batch has `gradient_elements` floats (padded with zeros to a multiple of kBlockElements) followed by `buffer_elements`
-// floats (the model's floating-point buffers after that micro-batch). It is cut into buckets, each bucket into P ranges; borders of both are
-// multiples of kBlockElements. Range o of each bucket belongs to rank o: it receives the subtree roots of all others, finishes the
-// tree (reduction_tree.h) and sends the sum to the ranks that need it.
+// The vector of a micro-batch has `gradient_elements` floats (padded with zeros to a multiple of
+// kBlockElements) followed by `buffer_elements` floats (the model's floating-point buffers after
+// that micro-batch). It is cut into buckets, each bucket into P ranges; borders of both are
+// multiples of kBlockElements. Range o of each bucket belongs to rank o: it receives the subtree
+// roots of all others, finishes the tree (reduction_tree.h) and sends the sum to the ranks that
+// need it.
 //
-// Who needs it: the ranks of a node share the training state, so each needs only its share of the elements: of every bucket the ranges o with
-// o mod (ranks on the node) == local rank. On one node that is the rank's own range and nothing is sent back; over several nodes one rank on
-// each. Bytes per rank and step, N = bytes of the vector, one root per rank: sent (P-1)/P N + (nodes-1)/P N; the optimum for a
-// full all-reduce is 2(P-1)/P N.
+// Who needs it: the ranks of a node share the training state, so each needs only its share of the
+// elements: of every bucket the ranges o with o mod (ranks on the node) == local rank. On one node
+// that is the rank's own range and nothing is sent back; over several nodes one rank on each. Bytes
+// per rank and step, N = bytes of the vector, one root per rank: sent (P-1)/P N + (nodes-1)/P N;
+// the optimum for a full all-reduce is 2(P-1)/P N.
 //
-// A bucket is shipped as soon as all its elements are `ready` in the rank's last micro-batch, while backward goes on.
+// A bucket is shipped as soon as all its elements are `ready` in the rank's last micro-batch, while
+// backward goes on.
 //
-// The norm: per block of kBlockElements the sum of squares in double, element order; blocks combined by the tree of reduction_tree.h over
-// the blocks. The losses: doubles, summed by the same tree over micro-batches. Both bits do not depend on P.
+// The norm: per block of kBlockElements the sum of squares in double (kLanes partial sums, then
+// pairwise; arithmetic.h); blocks combined by the tree of reduction_tree.h over the blocks. The
+// losses: doubles, summed by the same tree over micro-batches. Both bits do not depend on P.
 //
-// Control word: each rank's word rides on one last small message; all ranks get the OR of the bits, and which ranks disagree in `must_match`.
+// Control word: each rank's word rides on one last small message; all ranks get the OR of the bits,
+// and which ranks disagree in `must_match`.
 //
 // One thread. Blocks in finish() until its deadline only; kRestart names the missing ranks.
 #pragma once
@@ -47,19 +53,21 @@ struct Place {
 struct ReducerOptions {
   std::int64_t gradient_elements = 0;
   std::int64_t buffer_elements = 0;
-  int micro_batches = 1;                    // M of the whole step; at least as many as ranks
-  std::int64_t bucket_elements = 1 << 20;   // rounded up to a multiple of ranks * kBlockElements
-  std::vector<Place> places;                // by rank
+  int micro_batches = 1;                   // M of the whole step; at least as many as ranks
+  std::int64_t bucket_elements = 1 << 20;  // rounded up to a multiple of ranks * kBlockElements
+  std::vector<Place> places;               // by rank
 };
 
 struct ControlWord {
-  std::uint64_t bits = 0;                       // OR over all ranks
-  std::array<std::uint64_t, 2> must_match{};    // equal on all ranks, or the ranks that differ from rank 0 are named
+  std::uint64_t bits = 0;  // OR over all ranks
+  std::array<std::uint64_t, 2>
+      must_match{};  // equal on all ranks, or the ranks that differ from rank 0 are named
 };
 
 struct ReducedStep {
-  double loss_sum = 0;        // over all micro-batches; divide by M
-  double square_sum = 0;      // of the *summed* gradient's elements (buffers left out); the norm of the mean is sqrt(square_sum) / M
+  double loss_sum = 0;    // over all micro-batches; divide by M
+  double square_sum = 0;  // of the *summed* gradient's elements (buffers left out); the norm of the
+                          // mean is sqrt(square_sum) / M
   std::uint64_t control = 0;
   std::array<std::vector<int>, 2> mismatched{};  // ranks whose must_match[i] differs from rank 0's
 };
@@ -68,28 +76,40 @@ class Reducer {
  public:
   virtual ~Reducer() = default;
 
-  // Elements of this rank's share, ascending, as indices into the vector. Fixed for the life of the reducer.
+  // Elements of this rank's share, ascending, as indices into the vector. Fixed for the life of the
+  // reducer.
   [[nodiscard]] virtual const std::vector<ElementRange>& share() const = 0;
-  // Index of the first buffer element in the vector: gradient_elements rounded up to a multiple of kBlockElements.
+  // How many buffers begin_micro_batch chooses from: what the reducer needs of memory in multiples
+  // of the vector, besides staging for the roots of other ranks (about (P-1)/P of a vector per root
+  // that a rank sends).
+  [[nodiscard]] virtual int gradient_buffers() const = 0;
+  // Index of the first buffer element in the vector: gradient_elements rounded up to a multiple of
+  // kBlockElements.
   [[nodiscard]] virtual std::int64_t buffer_begin() const = 0;
 
   virtual void begin_step() = 0;
-  // Where the vector of this rank's next micro-batch goes, all zeros. Valid until end_micro_batch. At most gradient_buffers() different pointers
-  // are ever returned, so views can be made once.
+  // Where the vector of this rank's next micro-batch goes, all zeros. Valid until end_micro_batch.
+  // At most gradient_buffers() different pointers are ever returned, so views can be made once.
   virtual std::span<float> begin_micro_batch() = 0;
-  // These elements of the current micro-batch are final. Cheap; any order; may start messages and move others.
+  // These elements of the current micro-batch are final, each reported at most once; from now on
+  // they are the reducer's, which may overwrite them. Cheap; any order; may start messages and move
+  // others. Gaps between tensors belong to the tensor before them: report up to the next tensor's
+  // first element.
   virtual void ready(ElementRange elements) = 0;
   // The micro-batch is complete: elements not yet reported ready are final too.
   virtual void end_micro_batch(double loss) = 0;
-  // Waits for the step's sums. After it sum() holds them in the elements of share() until the next begin_step.
+  // Waits for the step's sums. After it sum() holds them in the elements of share() until the next
+  // begin_step.
   virtual Result<ReducedStep> finish(const ControlWord& mine, Time deadline) = 0;
   [[nodiscard]] virtual std::span<const float> sum() const = 0;
 };
 
 // The reproducible reduction. The communicator must outlive the reducer.
-[[nodiscard]] std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator, const ReducerOptions& options);
+[[nodiscard]] std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator,
+                                                         const ReducerOptions& options);
 // The library's all-reduce, for `reduction: fast`: same calls, bits depend on P.
-[[nodiscard]] std::unique_ptr<Reducer> make_fast_reducer(Communicator& communicator, const ReducerOptions& options);
+[[nodiscard]] std::unique_ptr<Reducer> make_fast_reducer(Communicator& communicator,
+                                                         const ReducerOptions& options);
 
 // Sum of squares of `gradient` as above; what the reducers compute in parts.
 [[nodiscard]] double square_sum(std::span<const float> gradient);

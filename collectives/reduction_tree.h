@@ -1,10 +1,13 @@
 // The one binary tree over the micro-batches of a step, and who adds what in it.
 //
-// Node [a, b) of the tree over [0, M) splits at a + (the largest power of two below b - a). The tree depends on M only. Rank r of P
-// owns the micro-batches [rM/P, (r+1)M/P); it adds up every subtree that lies within its range and sends the roots; whoever owns a range of
-// elements finishes the tree. So the sum of an element is always made of the same additions, left operand first, whatever P is.
+// Node [a, b) of the tree over [0, M) splits at a + (the largest power of two below b - a). The
+// tree depends on M only. Rank r of P owns the micro-batches [rM/P, (r+1)M/P); it adds up every
+// subtree that lies within its range and sends the roots; whoever owns a range of elements finishes
+// the tree. So the sum of an element is always made of the same additions, left operand first,
+// whatever P is.
 //
-// Pure: no I/O, no memory but the returned values. Proven in the tests for all M up to 64 and all P up to M.
+// Pure: no I/O, no memory but the returned values. Proven in the tests for all M up to 64 and all P
+// up to M.
 #pragma once
 
 #include <vector>
@@ -29,9 +32,10 @@ struct Addition {
   int right = 0;
 };
 
-// How a rank adds up its own micro-batches as they come: after micro-batch `begin + i` its gradient lies in slot `slots[i]`, then
-// `additions[i]` are done in order. At the end the roots lie in `root_slots`, in the order of subtree_roots. Slots are reused, so that
-// `slot_count` buffers are enough.
+// How a rank adds up its own micro-batches as they come: after micro-batch `begin + i` its gradient
+// lies in slot `slots[i]`, then `additions[i]` are done in order. At the end the roots lie in
+// `root_slots`, in the order of subtree_roots. Slots are reused, so that `slot_count` buffers are
+// enough.
 struct LocalSchedule {
   std::vector<int> slots;
   std::vector<std::vector<Addition>> additions;
@@ -40,8 +44,8 @@ struct LocalSchedule {
 };
 [[nodiscard]] LocalSchedule local_schedule(int begin, int end, int micro_batches);
 
-// How the owner of a range of elements finishes: slot i holds the i-th root of all ranks' roots from left to right; after the additions
-// slot 0 holds the sum over all micro-batches.
+// How the owner of a range of elements finishes: slot i holds the i-th root of all ranks' roots
+// from left to right; after the additions slot 0 holds the sum over all micro-batches.
 [[nodiscard]] std::vector<Addition> finishing_schedule(int ranks, int micro_batches);
 
 }  // namespace surefoot

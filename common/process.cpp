@@ -150,7 +150,9 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
     const bool replaced = std::any_of(options.environment.begin(), options.environment.end(), [&](const std::string& own) {
       return std::string_view(own).substr(0, own.find('=')) == key;
     });
-    if (!replaced) environment.emplace_back(text);
+    const bool dropped = std::any_of(options.dropped.begin(), options.dropped.end(),
+                                     [&](const std::string& prefix) { return key.starts_with(prefix); });
+    if (!replaced && !dropped) environment.emplace_back(text);
   }
   Prepared prepared{};
   for (const std::string& argument : options.argv) prepared.argv.push_back(const_cast<char*>(argument.c_str()));

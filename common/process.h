@@ -37,6 +37,7 @@ Status end_processes(const std::vector<ProcessId>& processes, Time deadline);
 struct SpawnOptions {
   std::vector<std::string> argv;              // argv[0] is a path, or a name searched in PATH
   std::vector<std::string> environment;       // "KEY=value" added to or replacing the caller's
+  std::vector<std::string> dropped;           // variables of the caller that start with one of these are not passed on
   std::string output;                         // file that standard output and error are appended to; empty: /dev/null
   std::string directory;                      // empty: the caller's
   bool detach = false;                        // double fork: no child of the caller, so that nobody must reap it

@@ -1,8 +1,9 @@
 // Loading a job file.
 //
-// A job file is YAML (anchors and merge keys included) checked against configs/job.proto. All faults of a file are found in one go;
-// each names file, line, column, key, what was found and what is allowed. A file over 1 MB, or of more than 10,000 nodes after
-// expansion of anchors, is refused before it is looked at further.
+// A job file is YAML (anchors and merge keys included) checked against configs/job.proto. All
+// faults of a file are found in one go; each names file, line, column, key, what was found and what
+// is allowed. A file over 1 MB, or of more than 10,000 nodes after expansion of anchors, is refused
+// before it is looked at further.
 //
 // Not thread-safe: the environment is read. Blocks on the file system only.
 #pragma once
@@ -28,8 +29,9 @@ struct Fault {
 };
 
 struct LoadOptions {
-  std::vector<std::string> sets;  // "train.max_steps=50", applied after the file, the last one wins
-  bool check_files = true;        // missing data files are faults
+  std::vector<std::string> sets =
+      {};                   // "train.max_steps=50", applied after the file, the last one wins
+  bool check_files = true;  // missing data files are faults
 };
 
 struct LoadedJob {
@@ -44,19 +46,23 @@ struct LoadOutcome {
 
 [[nodiscard]] LoadOutcome load_job(const std::filesystem::path& file, const LoadOptions& options);
 
-// The whole job as YAML that load_job reads back to an equal message: what is written as job.yaml into the job directory.
+// The whole job as YAML that load_job reads back to an equal message: what is written as job.yaml
+// into the job directory.
 [[nodiscard]] std::string to_yaml(const config::Job& job);
 
 // What decides the bits of the weights.
 struct TrainingIdentity {
   Digest hash;                     // over `lines`
-  std::vector<std::string> lines;  // "train.seed: 1", one a training key that applies; "data.path: <fingerprint>" for files
+  std::vector<std::string> lines;  // "train.seed: 1", one a training key that applies; "data.path:
+                                   // <fingerprint>" for files
 };
-// Reads the data files for their fingerprints: files up to 1 GiB whole, larger ones by size and 1024 evenly spread 64 KiB blocks.
-// `max_steps` is in it only where the schedule depends on it. kInvalid: a file cannot be read.
+// Reads the data files for their fingerprints: files up to 1 GiB whole, larger ones by size and
+// 1024 evenly spread 64 KiB blocks. `max_steps` is in it only where the schedule depends on it.
+// kInvalid: a file cannot be read.
 [[nodiscard]] Result<TrainingIdentity> training_identity(const config::Job& job);
 // The lines that differ, as "train.seed: was 1, is 2".
-[[nodiscard]] std::vector<std::string> differences(const std::vector<std::string>& was, const std::vector<std::string>& is);
+[[nodiscard]] std::vector<std::string> differences(const std::vector<std::string>& was,
+                                                   const std::vector<std::string>& is);
 
 // Made from the descriptors.
 [[nodiscard]] std::string json_schema();     // JSON Schema (draft-07) for editors

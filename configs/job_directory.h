@@ -1,8 +1,9 @@
 // Where a job's files lie. Pure path arithmetic, but for the job's id.
 //
-//   <dir>/job.yaml       the job file as it ran: everything filled in     <dir>/job.json     {"id": ..., "name": ...}
-//   <dir>/journal.db     the supervisor's journal                         <dir>/logs/attempt-003/rank-1.log, logs/node.log
-//   <dir>/metrics/       metrics.jsonl and TensorBoard event files        <dir>/final/       model.safetensors, config.json
+//   <dir>/job.yaml       the job file as it ran: everything filled in     <dir>/job.json     {"id":
+//   ..., "name": ...} <dir>/journal.db     the supervisor's journal
+//   <dir>/logs/attempt-003/rank-1.log, logs/node.log <dir>/metrics/       metrics.jsonl and
+//   TensorBoard event files        <dir>/final/       model.safetensors, config.json
 //   <dir>/checkpoints/   unless checkpoint.to says otherwise: <to>/<name>/job.json, step-.../
 #pragma once
 
@@ -29,7 +30,8 @@ struct JobDirectory {
   // Folder of this job's checkpoints: <checkpoint.to>/<name>, absolute.
   [[nodiscard]] std::filesystem::path checkpoints(const config::Job& job) const;
 
-  // Reads the id from job.json, or makes the folder, an id and the file. Safe when several processes do it at once: all get the same id.
+  // Reads the id from job.json, or makes the folder, an id and the file. Safe when several
+  // processes do it at once: all get the same id.
   [[nodiscard]] Result<std::string> job_id(const std::string& name) const;
 };
 

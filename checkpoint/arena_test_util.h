@@ -1,0 +1,98 @@
+// What the tests of the arena share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <random>
+
+#include "checkpoint/arena.h"
+
+namespace surefoot {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "surefoot-test-XXXXXX").string();
+    SUREFOOT_CHECK(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline ArenaSpec test_spec(std::int64_t state_bytes) {
+  ArenaSpec spec;
+  spec.job_id = "0123456789abcdef";
+  spec.layout_digest = digest("layout");
+  spec.training_hash = digest("training");
+  spec.state_bytes = state_bytes;
+  return spec;
+}
+
+// What the state of a step holds in these tests: 8-byte words made from step and place.
+inline void fill_state(std::span<std::byte> bytes, std::int64_t step, int share = 0,
+                       int shares = 1) {
+  const std::size_t words = bytes.size() / 8;
+  for (std::size_t i = words * share / shares; i < words * (share + 1) / shares; ++i) {
+    const std::uint64_t value = (static_cast<std::uint64_t>(step) + 1) * 0x9E3779B97F4A7C15u + i;
+    std::memcpy(bytes.data() + i * 8, &value, 8);
+  }
+}
+inline bool holds_state(std::span<const std::byte> bytes, std::int64_t step) {
+  std::vector<std::byte> expected(bytes.size());
+  fill_state(expected, step);
+  return std::memcmp(expected.data(), bytes.data(), bytes.size()) == 0;
+}
+
+// Takes, fills, digests and publishes as one process would.
+inline int publish_step(Arena& arena, std::int64_t attempt, std::int64_t step, bool pin = false) {
+  auto slot = arena.take(Attempt{attempt}, Step{step});
+  SUREFOOT_CHECK(slot.has_value());
+  const auto bytes = arena.bytes(*slot);
+  fill_state(bytes, step);
+  const auto table = arena.chunk_digests(*slot);
+  for (std::size_t chunk = 0; chunk < table.size(); ++chunk) {
+    const std::size_t from = chunk * kChunkBytes;
+    table[chunk] =
+        digest(bytes.subspan(from, std::min<std::size_t>(kChunkBytes, bytes.size() - from)));
+  }
+  SUREFOOT_CHECK(arena.publish(*slot, step * 10, pin).has_value());
+  return *slot;
+}
+
+// The way every reader goes: newest first, what fails is given up for the next older.
+inline std::optional<int> newest_good(Arena& arena) {
+  for (;;) {
+    const auto slot = arena.newest_ready();
+    if (!slot) return std::nullopt;
+    if (arena.verify(*slot)) return slot;
+    arena.discard(*slot);
+  }
+}
+
+// Runs `body` in a child of its own; the child leaves with its result.
+inline pid_t fork_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  SUREFOOT_CHECK(child >= 0);
+  if (child == 0) ::_exit(body());
+  return child;
+}
+inline int wait_for(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace surefoot

@@ -1,0 +1,16 @@
+// The reduction as slowly and obviously as it can be written: all micro-batch vectors in one place,
+// one recursion over the tree. The tests hold the real reducers against it, bit by bit.
+#pragma once
+
+#include <vector>
+
+namespace surefoot {
+
+// The sum of all vectors, which have equal sizes; at least one.
+[[nodiscard]] std::vector<float> reference_sum(
+    const std::vector<std::vector<float>>& micro_batches);
+[[nodiscard]] double reference_sum(const std::vector<double>& losses);
+// Of the first `elements` of `sum`.
+[[nodiscard]] double reference_square_sum(const std::vector<float>& sum, std::size_t elements);
+
+}  // namespace surefoot

@@ -1,0 +1,277 @@
+#include "collectives/tree_reducer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/arithmetic.h"
+
+namespace surefoot {
+namespace {
+
+constexpr std::string_view kWhat = "the gradients of the step";
+static_assert(kPieceElements == kBlockElements,
+              "finish_piece takes a piece for a block of the norm");
+
+std::size_t index(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+std::int64_t size(ElementRange range) {
+  return range.end - range.begin;
+}
+
+}  // namespace
+
+TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& options)
+    : communicator_(communicator),
+      ranges_(options),
+      own_(micro_batches_of(communicator.rank(), communicator.size(), options.micro_batches)),
+      schedule_(local_schedule(own_.begin, own_.end, options.micro_batches)),
+      finishing_(finishing_schedule(communicator.size(), options.micro_batches)),
+      share_(ranges_.share(communicator.rank())) {
+  const int ranks = communicator.size();
+  const int me = communicator.rank();
+  SUREFOOT_CHECK(ranges_.ranks() == ranks);
+  std::int64_t own_elements = 0;
+  for (int bucket = 0; bucket < ranges_.bucket_count(); ++bucket) {
+    staging_offset_.push_back(own_elements);
+    own_elements += size(ranges_.range(bucket, me));
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != me && ranges_.needs(me, rank)) needed_owners_.push_back(rank);
+    if (rank != me && ranges_.needs(rank, me)) needing_ranks_.push_back(rank);
+    const TreeNode theirs = micro_batches_of(rank, ranks, options.micro_batches);
+    const auto count =
+        static_cast<int>(subtree_roots(theirs.begin, theirs.end, options.micro_batches).size());
+    max_roots_ = std::max(max_roots_, count);
+    for (int i = 0; i < count; ++i) {
+      const bool is_own = rank == me;
+      roots_.push_back({rank, i, is_own ? schedule_.root_slots[index(i)] : -1,
+                        AlignedBuffer(is_own ? 0 : own_elements)});
+      remote_roots_ += is_own ? 0 : 1;
+    }
+  }
+  for (int slot = 0; slot < schedule_.slot_count; ++slot)
+    slots_.emplace_back(ranges_.padded_elements());
+  clean_.assign(slots_.size(), true);
+  for (std::size_t i = 0; i < roots_.size(); ++i) partial_.emplace_back(kPieceElements);
+  operands_.resize(roots_.size());
+
+  const int closing_tag = tag_of_sum(ranges_.bucket_count());
+  SUREFOOT_CHECK(closing_tag < kFirstReservedTag);
+  closing_ =
+      std::make_unique<ClosingExchange>(communicator, ranges_, options.micro_batches, closing_tag);
+  const std::size_t buckets = index(ranges_.bucket_count());
+  missing_.resize(buckets);
+  shipped_.reserve(buckets);
+  root_receives_.resize(buckets * index(remote_roots_));
+  root_sends_.resize(buckets * index(ranks) * schedule_.root_slots.size());
+  sum_sends_.reserve(buckets * needing_ranks_.size());
+  sum_receives_.reserve(buckets * needed_owners_.size());
+}
+
+bool TreeReducer::in_last_micro_batch() const {
+  return micro_batch_ == own_.end - own_.begin - 1;
+}
+
+std::span<const Request> TreeReducer::receives_of(int bucket) const {
+  return std::span(root_receives_)
+      .subspan(index(bucket) * index(remote_roots_), index(remote_roots_));
+}
+
+std::span<const Request> TreeReducer::sends_of(int bucket, int owner) const {
+  const std::size_t own_roots = schedule_.root_slots.size();
+  return std::span(root_sends_)
+      .subspan((index(bucket) * index(ranges_.ranks()) + index(owner)) * own_roots, own_roots);
+}
+
+void TreeReducer::begin_step() {
+  micro_batch_ = 0;
+  shipped_.clear();
+  finished_ = 0;
+  collecting_ = 0;
+  sum_sends_.clear();
+  sum_receives_.clear();
+  std::fill(root_receives_.begin(), root_receives_.end(), Request{});
+  std::fill(root_sends_.begin(), root_sends_.end(), Request{});
+  closing_->begin_step();
+  // In the order in which they will come, so that the transport finds each at the head of its list.
+  for (int bucket = ranges_.bucket_count() - 1; bucket >= 0; --bucket) {
+    missing_[index(bucket)] = ranges_.real_elements(ranges_.bucket(bucket));
+    const std::int64_t elements = size(ranges_.range(bucket, communicator_.rank()));
+    if (elements == 0) continue;
+    std::size_t at = index(bucket) * index(remote_roots_);
+    for (Root& root : roots_) {
+      if (root.slot >= 0) continue;
+      const auto into =
+          root.staging.span().subspan(index(staging_offset_[index(bucket)]), index(elements));
+      root_receives_[at++] = communicator_.receive(std::as_writable_bytes(into), root.rank,
+                                                   tag_of_root(bucket, root.index));
+    }
+  }
+}
+
+std::span<float> TreeReducer::begin_micro_batch() {
+  SUREFOOT_CHECK(micro_batch_ < own_.end - own_.begin);
+  const std::size_t slot = index(schedule_.slots[index(micro_batch_)]);
+  const std::span<float> buffer = slots_[slot].span();
+  if (!clean_[slot]) std::memset(buffer.data(), 0, buffer.size_bytes());
+  clean_[slot] = false;
+  return buffer.first(index(ranges_.elements()));
+}
+
+void TreeReducer::ready(ElementRange elements) {
+  if (!in_last_micro_batch()) {
+    communicator_.progress();
+    return;
+  }
+  elements.end = std::min(elements.end, ranges_.elements());
+  while (elements.begin < elements.end) {
+    const int bucket = ranges_.bucket_of(elements.begin);
+    const ElementRange here{elements.begin, std::min(elements.end, ranges_.bucket(bucket).end)};
+    std::int64_t& missing = missing_[index(bucket)];
+    const std::int64_t real = ranges_.real_elements(here);
+    SUREFOOT_CHECK(real <= missing);
+    missing -= real;
+    if (real > 0 && missing == 0) ship(bucket);
+    elements.begin = here.end;
+  }
+  advance();
+}
+
+void TreeReducer::end_micro_batch(double loss) {
+  closing_->set_loss(micro_batch_, loss);
+  if (in_last_micro_batch()) {
+    for (int bucket = ranges_.bucket_count() - 1; bucket >= 0; --bucket) {
+      if (missing_[index(bucket)] == 0) continue;
+      missing_[index(bucket)] = 0;
+      ship(bucket);
+      advance();
+    }
+  } else {
+    do_additions(schedule_.additions[index(micro_batch_)], {0, ranges_.padded_elements()});
+  }
+  for (const Addition& addition : schedule_.additions[index(micro_batch_)])
+    clean_[index(addition.right)] = true;
+  ++micro_batch_;
+}
+
+void TreeReducer::do_additions(const std::vector<Addition>& additions, ElementRange elements) {
+  // Piece by piece through the whole chain: the sum of one addition is the operand of the next
+  // while it is in the cache.
+  for (std::int64_t at = elements.begin; at < elements.end;
+       at += static_cast<std::int64_t>(kPieceElements)) {
+    const std::size_t count = std::min(kPieceElements, index(elements.end - at));
+    for (const Addition& addition : additions) {
+      add_and_clear(slots_[index(addition.left)].data() + at,
+                    slots_[index(addition.right)].data() + at, count);
+    }
+  }
+}
+
+void TreeReducer::ship(int bucket) {
+  do_additions(schedule_.additions.back(), ranges_.bucket(bucket));
+  const std::size_t own_roots = schedule_.root_slots.size();
+  for (int step = 1; step < ranges_.ranks(); ++step) {
+    // Each rank starts with its neighbour, so that not all send to rank 0 first.
+    const int owner = (communicator_.rank() + step) % ranges_.ranks();
+    const ElementRange range = ranges_.range(bucket, owner);
+    if (size(range) == 0) continue;
+    std::size_t at = (index(bucket) * index(ranges_.ranks()) + index(owner)) * own_roots;
+    for (std::size_t i = 0; i < own_roots; ++i) {
+      const auto part = slots_[index(schedule_.root_slots[i])].span().subspan(index(range.begin),
+                                                                              index(size(range)));
+      root_sends_[at++] =
+          communicator_.send(std::as_bytes(part), owner, tag_of_root(bucket, static_cast<int>(i)));
+    }
+  }
+  shipped_.push_back(bucket);
+}
+
+void TreeReducer::advance() {
+  while (finished_ < shipped_.size() && communicator_.test(receives_of(shipped_[finished_]))) {
+    const int bucket = shipped_[finished_++];
+    finish_range(bucket);
+    send_sum(bucket);
+  }
+  const std::size_t owners = needed_owners_.size();
+  for (; collecting_ < shipped_.size() * owners; ++collecting_) {
+    const int bucket = shipped_[collecting_ / owners];
+    const int owner = needed_owners_[collecting_ % owners];
+    // The sum goes where this rank's own root lies: not before its owner has taken the root.
+    if (!communicator_.test(sends_of(bucket, owner))) break;
+    const ElementRange range = ranges_.range(bucket, owner);
+    if (size(range) == 0) continue;
+    const auto into = slots_[index(schedule_.root_slots.front())].span().subspan(
+        index(range.begin), index(size(range)));
+    sum_receives_.push_back(
+        communicator_.receive(std::as_writable_bytes(into), owner, tag_of_sum(bucket)));
+  }
+}
+
+void TreeReducer::finish_range(int bucket) {
+  const ElementRange range = ranges_.range(bucket, communicator_.rank());
+  for (std::int64_t at = range.begin; at < range.end; at += kBlockElements)
+    finish_piece(bucket, {at, at + kBlockElements});
+}
+
+void TreeReducer::finish_piece(int bucket, ElementRange piece) {
+  const std::int64_t in_staging = staging_offset_[index(bucket)] + piece.begin -
+                                  ranges_.range(bucket, communicator_.rank()).begin;
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    const Root& root = roots_[i];
+    operands_[i] = root.slot >= 0 ? slots_[index(root.slot)].data() + piece.begin
+                                  : root.staging.data() + in_staging;
+  }
+  float* const sum = slots_[index(schedule_.root_slots.front())].data() + piece.begin;
+  for (std::size_t i = 0; i < finishing_.size(); ++i) {
+    const Addition& addition = finishing_[i];
+    // Sums on their way stay in the cache; only the last one goes to memory, over an operand that
+    // nobody needs any more.
+    float* const to = i + 1 == finishing_.size() ? sum : partial_[index(addition.left)].data();
+    add(operands_[index(addition.left)], operands_[index(addition.right)], to, kPieceElements);
+    operands_[index(addition.left)] = to;
+  }
+  if (piece.begin < ranges_.buffer_begin())
+    closing_->set_square_sum(piece.begin, block_square_sum(sum, kPieceElements));
+}
+
+void TreeReducer::send_sum(int bucket) {
+  const ElementRange range = ranges_.range(bucket, communicator_.rank());
+  if (size(range) == 0) return;
+  const auto part = slots_[index(schedule_.root_slots.front())].span().subspan(index(range.begin),
+                                                                               index(size(range)));
+  for (int rank : needing_ranks_)
+    sum_sends_.push_back(communicator_.send(std::as_bytes(part), rank, tag_of_sum(bucket)));
+}
+
+Status TreeReducer::wait_for_sums(Time deadline) {
+  while (finished_ < shipped_.size()) {
+    advance();
+    if (finished_ == shipped_.size()) break;
+    SUREFOOT_TRY(communicator_.wait(receives_of(shipped_[finished_]), deadline, kWhat));
+  }
+  SUREFOOT_TRY(communicator_.wait(root_receives_, deadline, kWhat));
+  SUREFOOT_TRY(communicator_.wait(root_sends_, deadline, kWhat));
+  advance();
+  SUREFOOT_TRY(communicator_.wait(sum_receives_, deadline, kWhat));
+  return communicator_.wait(sum_sends_, deadline, kWhat);
+}
+
+Result<ReducedStep> TreeReducer::finish(const ControlWord& mine, Time deadline) {
+  SUREFOOT_CHECK(micro_batch_ == own_.end - own_.begin);
+  SUREFOOT_TRY(wait_for_sums(deadline));
+  return closing_->finish(mine, deadline);
+}
+
+std::span<const float> TreeReducer::sum() const {
+  return std::span<const float>(slots_[index(schedule_.root_slots.front())].span())
+      .first(index(ranges_.elements()));
+}
+
+std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator,
+                                           const ReducerOptions& options) {
+  return std::make_unique<TreeReducer>(communicator, options);
+}
+
+}  // namespace surefoot

@@ -1,0 +1,97 @@
+// How the reproducible reduction moves (reducer.h says what it promises, docs/reduction.md shows a
+// picture).
+//
+// A bucket passes through: gathered (elements become ready) -> shipped (last local additions done,
+// roots sent to the owners of its ranges) -> finished (all roots of the own range are here: tree
+// finished, sum sent to the other nodes) -> collected (the sums of other owners that this rank
+// needs are here). Buckets are finished in the order this rank ships them, from the last to the
+// first, since backward goes that way.
+//
+// Memory, each in vectors of N elements: gradient_buffers() slots, and for each root of another
+// rank N/P of staging. The sum takes the place of this rank's first root. Everything is allocated
+// in the constructor.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/aligned_buffer.h"
+#include "collectives/closing_exchange.h"
+#include "collectives/ranges.h"
+#include "collectives/reducer.h"
+#include "collectives/reduction_tree.h"
+
+namespace surefoot {
+
+class TreeReducer final : public Reducer {
+ public:
+  TreeReducer(Communicator& communicator, const ReducerOptions& options);
+
+  [[nodiscard]] const std::vector<ElementRange>& share() const override { return share_; }
+  [[nodiscard]] int gradient_buffers() const override { return schedule_.slot_count; }
+  [[nodiscard]] std::int64_t buffer_begin() const override { return ranges_.buffer_begin(); }
+  void begin_step() override;
+  std::span<float> begin_micro_batch() override;
+  void ready(ElementRange elements) override;
+  void end_micro_batch(double loss) override;
+  Result<ReducedStep> finish(const ControlWord& mine, Time deadline) override;
+  [[nodiscard]] std::span<const float> sum() const override;
+
+ private:
+  // A subtree root of any rank, for the range of elements that this rank owns.
+  struct Root {
+    int rank = 0;
+    int index = 0;  // among the roots of its rank
+    int slot = -1;  // of an own root
+    AlignedBuffer staging{
+        0};  // of another rank's: the own ranges of all buckets, one after the other
+  };
+
+  [[nodiscard]] int tag_of_root(int bucket, int index) const { return bucket * max_roots_ + index; }
+  [[nodiscard]] int tag_of_sum(int bucket) const {
+    return ranges_.bucket_count() * max_roots_ + bucket;
+  }
+  [[nodiscard]] bool in_last_micro_batch() const;
+  [[nodiscard]] std::span<const Request> receives_of(int bucket) const;
+  [[nodiscard]] std::span<const Request> sends_of(int bucket, int owner) const;
+  void do_additions(const std::vector<Addition>& additions, ElementRange elements);
+  void ship(int bucket);
+  void advance();
+  void finish_range(int bucket);
+  void finish_piece(int bucket, ElementRange piece);
+  void send_sum(int bucket);
+  Status wait_for_sums(Time deadline);
+
+  Communicator& communicator_;
+  const Ranges ranges_;
+  const TreeNode own_;
+  const LocalSchedule schedule_;
+  const std::vector<Addition> finishing_;
+  std::vector<ElementRange> share_;
+  std::vector<int> needed_owners_;  // whose sums this rank needs, itself left out
+  std::vector<int> needing_ranks_;  // who needs this rank's sums
+  int max_roots_ = 1;               // of any rank
+  std::unique_ptr<ClosingExchange> closing_;
+
+  std::vector<AlignedBuffer> slots_;
+  std::vector<bool> clean_;  // by slot: all zeros
+  std::vector<Root> roots_;  // of all ranks, from left to right
+  int remote_roots_ = 0;
+  std::vector<std::int64_t> staging_offset_;  // by bucket
+  std::vector<AlignedBuffer> partial_;        // sums of a piece on their way up the tree; by root
+  std::vector<const float*> operands_;        // by root
+
+  // The step in hand.
+  int micro_batch_ = 0;                // index among the own ones
+  std::vector<std::int64_t> missing_;  // by bucket: elements not ready
+  std::vector<int> shipped_;           // buckets in the order they were shipped
+  std::size_t finished_ = 0;           // so many of shipped_
+  std::size_t collecting_ =
+      0;  // so many (shipped bucket, needed owner) pairs have their receive posted
+  std::vector<Request> root_receives_;  // [bucket][remote root]
+  std::vector<Request> root_sends_;     // [bucket][owner][own root]
+  std::vector<Request> sum_sends_;
+  std::vector<Request> sum_receives_;
+};
+
+}  // namespace surefoot

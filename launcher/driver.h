@@ -1,0 +1,48 @@
+// The supervisor of one job as it runs: feeds the core (supervisor.h) with what happens and
+// performs what it decides.
+//
+// One loop on the caller's thread: asks the service ten times a second (fifty times until an
+// attempt has done its first step, so that the phases of a recovery are known), takes signals
+// (SIGINT, SIGTERM, SIGHUP: drain, then end, then leave; SIGUSR1: cancel), waits for mpirun, writes
+// metrics and progress. Effects that take long are performed by an EffectThread. Decisions are
+// journalled before they are performed.
+//
+// Signals: block_signals() must be called before any thread is made.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "configs/job.h"
+#include "configs/job_directory.h"
+#include "launcher/console.h"
+#include "launcher/journal.h"
+
+namespace surefoot {
+
+struct Programs {
+  std::filesystem::path worker;  // surefoot-worker
+  std::filesystem::path node;    // surefoot-node
+};
+
+struct DriverSettings {
+  config::Job job;
+  JobDirectory directory;
+  std::string job_id;
+  Programs programs;
+  std::vector<std::string> faults;  // to_text(InjectedFault), all of the job's life
+  bool faults_count = false;
+  bool accept_changes = false;
+  bool cancel = false;  // end what is there, free it, and stop
+};
+
+void block_signals();
+
+// Runs the job to its stop and returns the exit code. The journal is open (this process holds the
+// supervisor's lock). An error: the journal cannot be written; what runs goes on as it does when a
+// supervisor dies.
+[[nodiscard]] Result<int> supervise(const DriverSettings& settings, Journal& journal,
+                                    Console& console);
+
+}  // namespace surefoot

@@ -1,0 +1,159 @@
+#include "launcher/narration.h"
+
+#include <algorithm>
+
+#include "launcher/format.h"
+#include "launcher/report.h"
+
+namespace surefoot {
+namespace {
+
+namespace core = supervisor;
+constexpr std::size_t kRecent = 20;  // steps that speed and time left are taken from
+
+double step_seconds(const StepRecord& record) {
+  const double speed = samples_per_second(record);
+  return speed > 0 ? static_cast<double>(record.samples) / static_cast<double>(record.step) / speed
+                   : 0;
+}
+
+std::string doing_text(const core::State& state) {
+  switch (state.doing) {
+    case core::Doing::kStartingService:
+      return "starting the service";
+    case core::Doing::kDraining:
+      return "draining";
+    case core::Doing::kCollecting:
+      return "hangs, taking stack traces";
+    case core::Doing::kEnding:
+      return "ending the attempt";
+    case core::Doing::kBackingOff:
+      return "waiting before the next attempt";
+    case core::Doing::kFinishing:
+      return "storing and exporting";
+    case core::Doing::kClosing:
+      return "closing";
+    case core::Doing::kNothing:
+    case core::Doing::kStopped:
+      return {};
+    case core::Doing::kRunning:
+      break;
+  }
+  switch (state.stage) {
+    case core::Stage::kLaunching:
+      return "launching";
+    case core::Stage::kLoading:
+      return "loading";
+    case core::Stage::kRestoring:
+      return "restoring";
+    case core::Stage::kEvaluating:
+      return "evaluating";
+    case core::Stage::kFinishing:
+      return "finishing";
+    case core::Stage::kStepping:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+void Narration::decided(const core::Event& event, const core::State& state,
+                        std::string_view reason) {
+  if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {
+    const Step newest = std::max(answered->ready, answered->durable);
+    if (!opened_ && newest.value > 0) {
+      const bool memory = answered->ready >= answered->durable;
+      console_.event(fmt::format("going on from step {} ({})", newest,
+                                 memory ? "snapshot in memory" : "checkpoint"));
+    }
+    opened_ = true;
+  } else if (std::holds_alternative<core::ServiceLost>(event.what)) {
+    console_.event(fmt::format("{}", reason));
+  } else if (const auto* failed = std::get_if<core::ServiceStartFailed>(&event.what)) {
+    console_.warning("the checkpoint service does not start: " + failed->message);
+  } else if (const auto* left = std::get_if<core::GangNotEnded>(&event.what)) {
+    console_.warning("the attempt cannot be ended yet: " + left->message);
+  } else if (const auto* unfinished = std::get_if<core::FinishFailed>(&event.what)) {
+    console_.warning("the last step cannot be stored or exported: " + unfinished->message);
+  } else if (const auto* launch = std::get_if<core::LaunchFailed>(&event.what)) {
+    console_.warning("the launch failed: " + launch->message);
+  } else if (std::holds_alternative<core::Interrupted>(event.what)) {
+    console_.warning(fmt::format("interrupted: {}", reason));
+  } else if (std::holds_alternative<core::CancelAsked>(event.what)) {
+    console_.warning(fmt::format("cancelled: {}", reason));
+  }
+  show(state, event.at);
+}
+
+void Narration::effect(const core::Effect& effect) {
+  if (const auto* launch = std::get_if<core::LaunchGang>(&effect)) {
+    progress_.restarts = std::max<std::int64_t>(launch->attempt.value - 1, 0);
+    console_.event(fmt::format("attempt {}: starting {}", launch->attempt,
+                               count_text(workers_, "worker", "workers")));
+  } else if (const auto* end = std::get_if<core::RecordAttemptEnd>(&effect)) {
+    const bool well = end->end.outcome == core::Outcome::kDone;
+    const std::string text =
+        fmt::format("attempt {}: {}", end->end.attempt, attempt_text(end->end));
+    well ? console_.event(text) : console_.warning(text);
+  } else if (const auto* recovery = std::get_if<core::RecordRecovery>(&effect)) {
+    console_.event("back at work after " + recovery_text(recovery->recovery));
+  } else if (std::holds_alternative<core::CollectTraces>(effect)) {
+    console_.warning("no step was finished in time: taking stack traces of all workers");
+  } else if (std::holds_alternative<core::FinishJob>(effect)) {
+    console_.event("all steps are done: storing the last one and exporting the model");
+  } else if (std::holds_alternative<core::FlushAndKeepArena>(effect)) {
+    console_.event("storing the newest step");
+  }
+}
+
+void Narration::learn(const MetricRecord& metric) {
+  if (metric.record.kind == StepRecord::kEvaluation) {
+    std::string text = fmt::format("step {}: held out loss {}", metric.record.step,
+                                   number_text(metric.record.loss));
+    if (metric.record.accuracy >= 0)
+      text += fmt::format(", accuracy {:.2f} %", 100 * metric.record.accuracy);
+    console_.event(text);
+    return;
+  }
+  if (metric.record.step < progress_.step.value) return;
+  progress_.step = Step{metric.record.step};
+  progress_.loss = metric.record.loss;
+  recent_.push_back(metric);
+  if (recent_.size() > kRecent) recent_.pop_front();
+  double spent = 0;
+  double samples = 0;
+  for (const MetricRecord& recent : recent_) {
+    const double step = step_seconds(recent.record);
+    spent += step;
+    samples += step * samples_per_second(recent.record);
+  }
+  progress_.samples_per_second = spent > 0 ? samples / spent : 0;
+  progress_.seconds_per_step = spent / static_cast<double>(recent_.size());
+}
+
+void Narration::answered(const service::StatusReply& status,
+                         const std::vector<MetricRecord>& metrics, const core::State& state,
+                         Time at) {
+  for (const MetricRecord& metric : metrics) learn(metric);
+  progress_.snapshot = Step{status.ready_step()};
+  if (status.durable_step() > progress_.checkpoint.value && progress_.checkpoint.value >= 0) {
+    console_.event(fmt::format("checkpoint of step {} is stored", status.durable_step()));
+  }
+  progress_.checkpoint = Step{status.durable_step()};
+  progress_.checkpoint_age_seconds = status.durable_age_seconds();
+  progress_.storing = Step{status.storing_step()};
+  show(state, at);
+}
+
+void Narration::show(const core::State& state, Time at) {
+  progress_.step = std::max(progress_.step, state.history.finished_step);
+  const std::string doing = doing_text(state);
+  if (doing != progress_.doing) doing_since_ = at;
+  progress_.doing = doing;
+  progress_.doing_seconds = seconds(at - doing_since_);
+  if (state.doing != core::Doing::kNothing && state.doing != core::Doing::kStopped)
+    console_.progress(progress_);
+}
+
+}  // namespace surefoot

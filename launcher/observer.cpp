@@ -1,0 +1,213 @@
+#include "launcher/observer.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace surefoot {
+namespace {
+
+using supervisor::Event;
+using supervisor::Stage;
+
+constexpr int kLostPeer =
+    76;  // a worker's exit code: it asks for a restart, since somebody else is gone
+
+Phase phase_of(const service::RankStatus& rank) {
+  return phase_named(rank.phase()).value_or(Phase::kStarting);
+}
+
+Duration from_seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::max(value, 0.0)));
+}
+
+// The number that follows `before`, from `at` on.
+std::optional<int> number_after(std::string_view text, std::string_view before,
+                                std::size_t from = 0) {
+  const std::size_t at = text.find(before, from);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string digits(text.substr(at + before.size(), 12));
+  char* end = nullptr;
+  const long value = std::strtol(digits.c_str(), &end, 10);
+  if (end == digits.c_str()) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+std::string ended_text(int code, int signal) {
+  const char* name = signal != 0 ? ::sigabbrev_np(signal) : nullptr;
+  if (name != nullptr) return fmt::format("ended by SIG{}", name);
+  if (signal != 0) return fmt::format("ended by signal {}", signal);
+  return fmt::format("left with exit code {}", code);
+}
+
+const service::RankStatus* rank_named(const GangEndFacts& facts, int rank) {
+  if (!facts.status) return nullptr;
+  for (const auto& line : facts.status->ranks()) {
+    if (line.rank() == rank && line.attempt() == facts.attempt.value) return &line;
+  }
+  return nullptr;
+}
+
+// The rank that says itself why it left; of several the one that said so first.
+const service::RankStatus* rank_with_own_reason(const GangEndFacts& facts) {
+  const service::RankStatus* first = nullptr;
+  if (!facts.status) return first;
+  for (const auto& line : facts.status->ranks()) {
+    const bool own = line.attempt() == facts.attempt.value && line.exit_code() > 0 &&
+                     line.exit_code() != kLostPeer &&
+                     line.exit_code() != supervisor::kExitInterrupted;
+    if (own && (first == nullptr || line.seconds_in_phase() > first->seconds_in_phase()))
+      first = &line;
+  }
+  return first;
+}
+
+supervisor::Culprit culprit_of(const GangEndFacts& facts, int rank, const service::RankStatus* line,
+                               const std::string& otherwise) {
+  supervisor::Culprit culprit;
+  culprit.rank = rank;
+  culprit.host = facts.host;
+  culprit.reason = otherwise;
+  if (line == nullptr) return culprit;
+  culprit.step = Step{line->step()};
+  culprit.phase = phase_of(*line);
+  if (!line->reason().empty()) culprit.reason = line->reason();
+  return culprit;
+}
+
+}  // namespace
+
+std::optional<Stage> stage_of(const service::StatusReply& status, Attempt attempt, int workers,
+                              bool worker_seen) {
+  int lines = 0;
+  int restoring = 0;
+  int evaluating = 0;
+  int finishing = 0;
+  int starting = 0;
+  for (const auto& rank : status.ranks()) {
+    if (rank.attempt() != attempt.value) continue;
+    ++lines;
+    const Phase phase = phase_of(rank);
+    starting += phase == Phase::kStarting ? 1 : 0;
+    restoring += phase == Phase::kRestoring ? 1 : 0;
+    evaluating += phase == Phase::kEvaluation ? 1 : 0;
+    finishing += phase == Phase::kFinishing || phase == Phase::kDone ? 1 : 0;
+  }
+  if (lines == 0 && !worker_seen) return std::nullopt;
+  if (lines < workers || starting > 0) return Stage::kLoading;
+  if (restoring > 0) return Stage::kRestoring;
+  if (finishing > 0) return Stage::kFinishing;
+  return evaluating > 0 ? Stage::kEvaluating : Stage::kStepping;
+}
+
+NamedByMpirun named_by_mpirun(std::string_view mpirun_log) {
+  NamedByMpirun named;
+  // "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."
+  if (const auto rank = number_after(mpirun_log, "noticed that process rank ")) {
+    named.rank = *rank;
+    named.signal = number_after(mpirun_log, "exited on signal ").value_or(0);
+    return named;
+  }
+  // "  Process name: [[45230,1],1]\n  Exit code:    3"
+  const std::size_t at = mpirun_log.find("Process name: [[");
+  if (at == std::string_view::npos) return named;
+  named.rank = number_after(mpirun_log, "],", at).value_or(-1);
+  named.code = number_after(mpirun_log, "Exit code:", at).value_or(-1);
+  return named;
+}
+
+supervisor::GangExited gang_exited(const GangEndFacts& facts) {
+  supervisor::GangExited exited;
+  exited.attempt = facts.attempt;
+  exited.code = facts.mpirun.code;
+  exited.signal = facts.mpirun.signal;
+  exited.died = facts.at;
+  if (exited.code == 0 || exited.code == supervisor::kExitInterrupted) return exited;
+
+  const NamedByMpirun named = named_by_mpirun(facts.mpirun_log);
+  const service::RankStatus* line = rank_with_own_reason(facts);
+  if (line != nullptr) {
+    exited.code = line->exit_code();
+    exited.signal = 0;
+    exited.culprit = culprit_of(facts, line->rank(), line, ended_text(line->exit_code(), 0));
+  } else if (named.rank >= 0) {
+    line = rank_named(facts, named.rank);
+    exited.signal = named.signal;
+    exited.code = named.signal != 0 ? -1 : named.code;
+    exited.culprit = culprit_of(facts, named.rank, line, ended_text(named.code, named.signal));
+  } else if (facts.mpirun.signal != 0) {
+    exited.culprit.reason = "mpirun " + ended_text(-1, facts.mpirun.signal);
+  } else if (facts.mpirun.code > 0) {
+    exited.culprit.reason = "mpirun " + ended_text(facts.mpirun.code, 0);
+  }
+  if (line != nullptr) exited.died = facts.at - from_seconds(line->seconds_in_phase());
+  return exited;
+}
+
+void Observer::follow(Attempt attempt, int workers) {
+  attempt_ = attempt;
+  workers_ = workers;
+  stage_.reset();
+  newest_ = Step{-1};
+}
+
+void Observer::reach(Stage stage, Time when, Time at, std::vector<Event>& events) {
+  if (stage_ == stage) return;
+  stage_ = stage;
+  events.push_back({at, supervisor::StageReached{attempt_, stage, when}});
+}
+
+std::vector<Event> Observer::observe(const service::StatusReply& status, bool worker_seen,
+                                     Time at) {
+  std::vector<Event> events;
+  const bool first = !faults_.has_value();
+  if (first) faults_.emplace();
+  for (const int fault : status.fired_faults()) {
+    if (faults_->insert(fault).second && !first)
+      events.push_back({at, supervisor::FaultFired{attempt_}});
+  }
+
+  const auto stage = stage_of(status, attempt_, workers_, worker_seen);
+  double since_change = 0;
+  bool any = false;
+  for (const auto& rank : status.ranks()) {
+    if (rank.attempt() != attempt_.value) continue;
+    since_change = any ? std::min(since_change, rank.seconds_in_phase()) : rank.seconds_in_phase();
+    any = true;
+  }
+  const Time changed = at - from_seconds(since_change);
+
+  // A step that is finished was reached through stepping, also when the gang has gone on since.
+  const bool stepped =
+      std::any_of(status.records().begin(), status.records().end(),
+                  [&](const auto& record) { return record.attempt() == attempt_.value; });
+  if (stage && *stage <= Stage::kStepping) reach(*stage, changed, at, events);
+  if (stepped && (!stage_ || *stage_ < Stage::kStepping)) {
+    Time when = changed;
+    for (const auto& record : status.records()) {
+      double spent = 0;
+      for (const double phase : record.phase_seconds()) spent += phase;
+      if (record.attempt() == attempt_.value)
+        when = std::min(when, at - from_seconds(record.age_seconds() + spent));
+    }
+    reach(Stage::kStepping, when, at, events);
+  }
+  for (const auto& record : status.records()) {
+    if (record.kind() != 0 || record.attempt() != attempt_.value || Step{record.step()} <= newest_)
+      continue;
+    newest_ = Step{record.step()};
+    if (stage_ && *stage_ > Stage::kStepping) stage_ = Stage::kStepping;  // as the core takes it
+    const auto snapshot = static_cast<int>(Phase::kSnapshot);
+    const double exposed =
+        record.phase_seconds_size() > snapshot ? record.phase_seconds(snapshot) : 0;
+    events.push_back(
+        {at, supervisor::StepFinished{attempt_, newest_, at - from_seconds(record.age_seconds()),
+                                      from_seconds(exposed)}});
+  }
+  if (stage && *stage > Stage::kStepping) reach(*stage, changed, at, events);
+  return events;
+}
+
+}  // namespace surefoot

@@ -1,0 +1,156 @@
+#include "launcher/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launcher/format.h"
+
+namespace surefoot {
+namespace {
+
+using nlohmann::json;
+
+std::optional<LossPoint> point(const MetricRecord& metric) {
+  return LossPoint{Step{metric.record.step}, metric.record.loss, metric.record.accuracy};
+}
+
+json to_json(const std::optional<LossPoint>& point) {
+  if (!point) return nullptr;
+  json object = {{"step", point->step.value}, {"loss", point->loss}};
+  if (point->accuracy >= 0) object["accuracy"] = point->accuracy;
+  return object;
+}
+
+json to_json(const Recovery& recovery) {
+  return {{"attempt", recovery.attempt.value},    {"seconds", seconds(recovery.total())},
+          {"detect", seconds(recovery.detect)},   {"wait", seconds(recovery.wait)},
+          {"launch", seconds(recovery.launch)},   {"load", seconds(recovery.load)},
+          {"restore", seconds(recovery.restore)}, {"first_step", seconds(recovery.first_step)}};
+}
+
+json to_json(const JournalAttempt& attempt) {
+  json object = {{"attempt", attempt.end.attempt.value}};
+  if (attempt.ended_unix_ms == 0) return object.update({{"outcome", "running"}}), object;
+  const supervisor::AttemptEnd& end = attempt.end;
+  object.update({{"outcome", supervisor::name(end.outcome)},
+                 {"injected", end.injected},
+                 {"code", end.code},
+                 {"signal", end.signal},
+                 {"first_step", end.first_step.value},
+                 {"last_step", end.last_step.value}});
+  if (end.culprit.rank < 0 && end.culprit.reason.empty()) return object;
+  object["culprit"] = {{"rank", end.culprit.rank},
+                       {"host", end.culprit.host},
+                       {"step", end.culprit.step.value},
+                       {"phase", name(end.culprit.phase)},
+                       {"reason", end.culprit.reason}};
+  return object;
+}
+
+json service_json(const service::StatusReply& status) {
+  json ranks = json::array();
+  for (const auto& rank : status.ranks()) {
+    ranks.push_back({{"rank", rank.rank()},
+                     {"pid", rank.pid()},
+                     {"alive", rank.alive()},
+                     {"phase", rank.phase()},
+                     {"step", rank.step()},
+                     {"seconds_in_phase", rank.seconds_in_phase()}});
+  }
+  return {{"pid", status.pid()},
+          {"snapshot", status.ready_step()},
+          {"checkpoint", status.durable_step()},
+          {"checkpoint_age_seconds", status.durable_age_seconds()},
+          {"storing", status.storing_step()},
+          {"waiting_for", status.waiting_for()},
+          {"arena_bytes", status.arena_bytes()},
+          {"ranks", std::move(ranks)}};
+}
+
+double median_speed(const std::vector<MetricRecord>& metrics) {
+  std::vector<double> speeds;
+  for (auto metric = metrics.rbegin(); metric != metrics.rend() && speeds.size() < 100; ++metric) {
+    const double speed = samples_per_second(metric->record);
+    if (metric->record.kind == StepRecord::kTrain && speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return 0;
+  std::nth_element(speeds.begin(), speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2),
+                   speeds.end());
+  return speeds[speeds.size() / 2];
+}
+
+}  // namespace
+
+JobReport make_report(const JournalView& journal, const std::vector<MetricRecord>& metrics,
+                      const std::string& directory, Step max_steps) {
+  JobReport report;
+  report.job = journal.job.name;
+  report.id = journal.job.id;
+  report.directory = directory;
+  report.max_steps = max_steps;
+  report.history = journal.history;
+  report.step = journal.history.finished_step;
+  report.attempts = journal.attempts;
+  report.result = journal.result;
+  report.samples_per_second = median_speed(metrics);
+  if (journal.supervisor && is_alive(*journal.supervisor))
+    report.supervisor_pid = journal.supervisor->pid;
+  const bool running = journal.history.state == supervisor::JobState::kRunning;
+  report.state = running && report.supervisor_pid == 0
+                     ? "stopped"
+                     : std::string(supervisor::name(journal.history.state));
+  if (journal.stop) {
+    report.line = journal.stop->line;
+    report.exit_code = journal.stop->exit_code;
+  }
+  for (const MetricRecord& metric : metrics) {
+    const bool evaluation = metric.record.kind == StepRecord::kEvaluation;
+    auto& first = evaluation ? report.eval_first : report.loss_first;
+    if (!first) first = point(metric);
+    (evaluation ? report.eval_last : report.loss_last) = point(metric);
+  }
+  return report;
+}
+
+nlohmann::json to_json(const JobReport& report) {
+  const supervisor::History& history = report.history;
+  json badput = json::object();
+  for (std::size_t i = 1; i < kCauseCount; ++i) {
+    badput[std::string(kCauseNames[i])] = seconds(history.accounting.spent[i]);
+  }
+  json recoveries = json::array();
+  json attempts = json::array();
+  for (const JournalAttempt& attempt : report.attempts) {
+    attempts.push_back(to_json(attempt));
+    if (attempt.recovery) recoveries.push_back(to_json(*attempt.recovery));
+  }
+  json object = {
+      {"job", report.job},
+      {"id", report.id},
+      {"directory", report.directory},
+      {"state", report.state},
+      {"message", report.line},
+      {"steps", report.step.value},
+      {"max_steps", report.max_steps.value},
+      {"attempts", history.attempt.value},
+      {"failures", history.failures_total + history.failures_forgiven},
+      {"failures_injected", history.failures_forgiven},
+      {"preemptions", history.preemptions},
+      {"steps_lost", history.steps_lost},
+      {"goodput", history.accounting.goodput()},
+      {"seconds", seconds(history.accounting.elapsed())},
+      {"badput", std::move(badput)},
+      {"recoveries", std::move(recoveries)},
+      {"attempt_list", std::move(attempts)},
+      {"samples_per_second", report.samples_per_second},
+      {"loss", {{"first", to_json(report.loss_first)}, {"last", to_json(report.loss_last)}}},
+      {"evaluation", {{"first", to_json(report.eval_first)}, {"last", to_json(report.eval_last)}}},
+      {"weights_sha256", report.result ? json(report.result->weights_sha256) : json(nullptr)},
+      {"state_sha256", report.result ? json(report.result->state_sha256) : json(nullptr)},
+      {"final", report.result ? json(report.result->folder) : json(nullptr)}};
+  object["supervisor"] = report.supervisor_pid == 0 ? json(nullptr) : json(report.supervisor_pid);
+  object["service"] = report.service ? service_json(*report.service) : json(nullptr);
+  return object;
+}
+
+}  // namespace surefoot

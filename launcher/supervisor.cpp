@@ -1,0 +1,524 @@
+#include "launcher/supervisor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launcher/supervisor_machine.h"
+
+namespace surefoot::supervisor {
+namespace {
+
+// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
+// is READY already. The same goes for an evaluation.
+bool worth_a_drain(Stage stage) {
+  return stage == Stage::kStepping || stage == Stage::kFinishing;
+}
+
+Cause cause_of(Stage stage) {
+  switch (stage) {
+    case Stage::kLaunching:
+      return Cause::kLaunch;
+    case Stage::kLoading:
+      return Cause::kLoad;
+    case Stage::kRestoring:
+      return Cause::kRestore;
+    case Stage::kStepping:
+      return Cause::kUnfinished;
+    case Stage::kEvaluating:
+      return Cause::kEvaluation;
+    case Stage::kFinishing:
+      return Cause::kFinish;
+  }
+  return Cause::kLaunch;
+}
+
+std::string_view hang_reason(Stage stage) {
+  return stage < Stage::kStepping     ? "no first step within startup_timeout"
+         : stage == Stage::kFinishing ? "not finished within hang_timeout"
+                                      : "no step finished within hang_timeout";
+}
+
+}  // namespace
+
+Duration time_limit(const Rules& rules, Stage stage) {
+  switch (stage) {
+    case Stage::kLaunching:
+    case Stage::kLoading:
+    case Stage::kRestoring:
+      return rules.startup_timeout;
+    case Stage::kStepping:
+    case Stage::kEvaluating:
+    case Stage::kFinishing:
+      return rules.hang_timeout;
+  }
+  return rules.hang_timeout;
+}
+
+Time deadline(const State& state) {
+  if (state.doing == Doing::kNothing || state.doing == Doing::kStopped) return Time::max();
+  // A gang whose service is away cannot be seen to make steps, so its clock stands still. The tries
+  // to start the service are limited, so this ends.
+  const bool blind = state.doing == Doing::kRunning && !state.service_up;
+  const Time own = blind || state.doing == Doing::kStartingService ? Time::max() : state.deadline;
+  return state.service_up ? own : std::min(own, state.service_deadline);
+}
+
+Decision decide(const Rules& rules, State state, const Event& event) {
+  return Machine(rules, std::move(state)).run(event);
+}
+
+Decision Machine::run(const Event& event) {
+  s_.now = std::max(s_.now, event.at);
+  if (s_.doing == Doing::kStopped) {
+    ignore("the job has stopped");
+  } else if (s_.doing == Doing::kNothing && !std::holds_alternative<JobOpened>(event.what)) {
+    ignore("the job is not open yet");
+  } else {
+    std::visit([this](const auto& e) { on(e); }, event.what);
+  }
+  return Decision{std::move(s_), std::move(effects_), reason_, record_};
+}
+
+bool Machine::is_current(Attempt attempt) {
+  if (attempt < s_.history.attempt) {
+    ignore("it is of an older attempt");
+  } else if (attempt > s_.history.attempt) {
+    ignore("it is of an attempt that was never launched");
+  } else if (!s_.history.attempt_open) {
+    ignore("this attempt is over");
+  } else if (!gang_may_run()) {
+    ignore("no gang is in hand");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+Time Machine::clamped(Time when) const {
+  return std::clamp(when, s_.history.accounting.mark, s_.now);
+}
+
+void Machine::on(const JobOpened& e) {
+  if (s_.doing != Doing::kNothing) return ignore("the job is open already");
+  History& h = s_.history;
+  h = e.history;
+  h.accounting.open(s_.now);
+  s_.mark = s_.now;
+  s_.gang_alive = e.gang_alive;
+  if (h.state == JobState::kDone && h.finished_step >= rules_.max_steps && !h.attempt_open) {
+    stop_when_free(kExitDone, JobState::kDone, "the job is done already");
+    return close("all steps were done and stored before");
+  }
+  // A stop was the supervisor's word to its user, who now asks anew. The total stays: it is what
+  // ends a loop of requeues.
+  if (h.state != JobState::kRunning) h.failures_in_row = h.idle_in_row = 0;
+  h.state = JobState::kRunning;
+  stop_if_totals_are_used_up();
+  s_.leftover = h.attempt_open;
+  s_.doing = Doing::kStartingService;
+  start_service();
+  because(h.attempt_open ? "an earlier supervisor left a gang, which the service must help to end"
+                         : "the service comes before the gang");
+}
+
+// ---- The service ----
+
+void Machine::start_service() {
+  s_.service_asked = true;
+  s_.service_deadline = s_.now + rules_.service_timeout;
+  perform(StartService{});
+}
+
+void Machine::on(const ServiceAnswered& e) {
+  if (s_.service_up) return ignore("the service was known to be up");
+  if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
+  s_.service_up = true;
+  s_.service_asked = false;
+  s_.service_failures = 0;
+  s_.service_deadline = Time::max();
+  // Steps may have finished while nobody looked.
+  learn(std::max(e.ready, e.durable));
+  switch (s_.doing) {
+    case Doing::kStartingService:
+      s_.history.accounting.spend(Cause::kLaunch, s_.now);
+      return proceed("the service is up");
+    case Doing::kRunning:
+      // Nobody looked while the service was away.
+      s_.deadline = std::max(s_.deadline, s_.now + time_limit(rules_, s_.stage));
+      return because("the service is back, training has gone on");
+    case Doing::kDraining:
+      perform(RequestDrain{s_.history.attempt});
+      return because("the service is back, it may not have heard of the drain");
+    case Doing::kEnding:
+      perform(EndGang{s_.history.attempt});
+      s_.deadline = s_.now + rules_.end_retry;
+      return because("the service is back, it can tell who of the gang is left");
+    case Doing::kFinishing:
+      perform(FinishJob{});
+      return because("the service is back, it may not have heard that the job is to be finished");
+    case Doing::kClosing:
+      perform(FlushAndKeepArena{});
+      return because(
+          "the service is back, it may not have heard that the newest step is to be stored");
+    default:
+      return because("the service is back");
+  }
+}
+
+void Machine::on(const ServiceLost&) {
+  if (!s_.service_up) return ignore("the service was known to be away");
+  s_.service_up = false;
+  if (s_.doing == Doing::kClosing && s_.freeing) return because("the service was to end");
+  start_service();
+  because(gang_may_run() ? "the service died; the gang goes on without it" : "the service died");
+}
+
+void Machine::on(const ServiceStartFailed& e) {
+  if (s_.service_up || !s_.service_asked) return ignore("no start of the service was asked for");
+  service_failed(e.message);
+}
+
+void Machine::service_failed(const std::string& message) {
+  s_.service_asked = false;
+  ++s_.service_failures;
+  if (s_.doing == Doing::kStartingService) {
+    s_.history.accounting.spend(Cause::kLaunch, s_.now);
+    s_.service_deadline = Time::max();
+    count_failure(s_.history.finished_step, "the checkpoint service did not start: " + message,
+                  false);
+    return after_setback("the service did not start, nothing can be launched");
+  }
+  s_.service_deadline = s_.now + std::max<Duration>(rules_.backoff, std::chrono::seconds(1));
+  if (s_.doing == Doing::kRunning && s_.service_failures >= kServiceTries) {
+    s_.end.culprit.reason = "the checkpoint service did not start: " + message;
+    s_.end.culprit.step = s_.history.finished_step;
+    return end_gang(Outcome::kFailed, "the service cannot be started and the gang cannot be seen");
+  }
+  because("the service did not start; once more in a moment");
+}
+
+// ---- The gang ----
+
+void Machine::proceed(std::string_view sentence) {
+  if (s_.history.attempt_open) {
+    open_attempt_end();
+    if (s_.gang_alive && !stopping()) {
+      s_.stage = Stage::kStepping;
+      return drain(Outcome::kAbandoned, s_.now + rules_.drain_timeout,
+                   "a gang is never adopted: the one left behind is drained, then ended");
+    }
+    return end_gang(Outcome::kAbandoned, "a gang is never adopted: the one left behind is ended");
+  }
+  if (stopping()) return close(sentence);
+  if (!s_.service_up) {
+    s_.doing = Doing::kStartingService;
+    if (!s_.service_asked) start_service();
+    return because(sentence);
+  }
+  launch();
+  because(sentence);
+}
+
+void Machine::open_attempt_end() {
+  s_.end = AttemptEnd{};
+  s_.end.attempt = s_.history.attempt;
+  s_.end.first_step = s_.history.finished_step;
+}
+
+void Machine::launch() {
+  History& h = s_.history;
+  h.attempt = h.attempt.next();
+  h.attempt_open = true;
+  s_.doing = Doing::kRunning;
+  s_.stage = Stage::kLaunching;
+  s_.deadline = s_.now + time_limit(rules_, s_.stage);
+  s_.attempt_step = Step{-1};
+  s_.leftover = s_.exited = s_.fault_fired = s_.notice = false;
+  s_.verdict.reset();
+  open_attempt_end();
+  if (s_.recovering) {
+    s_.recovery.attempt = h.attempt;
+    s_.recovery.wait = s_.now - s_.mark;
+  }
+  s_.mark = s_.now;
+  perform(LaunchGang{h.attempt});
+}
+
+void Machine::on(const GangLaunched& e) {
+  if (is_current(e.attempt)) because("mpirun was started", false);
+}
+
+void Machine::on(const LaunchFailed& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.exited || s_.doing == Doing::kEnding) return ignore("the gang is being ended anyway");
+  s_.exited = true;
+  s_.end.culprit.reason = "launch failed: " + e.message;
+  s_.end.culprit.step = s_.history.finished_step;
+  s_.history.accounting.spend(Cause::kLaunch, s_.now);
+  s_.mark = s_.now;
+  end_gang(Outcome::kFailed, "the launch failed; whether something of it runs is looked at first");
+}
+
+void Machine::leave_stage(Time when) {
+  s_.history.accounting.spend(cause_of(s_.stage), when);
+  if (!s_.recovering || s_.stage >= Stage::kStepping) return;
+  Duration& phase = s_.stage == Stage::kLaunching ? s_.recovery.launch
+                    : s_.stage == Stage::kLoading ? s_.recovery.load
+                                                  : s_.recovery.restore;
+  if (when > s_.mark) {
+    phase += when - s_.mark;
+    s_.mark = when;
+  }
+}
+
+void Machine::on(const StageReached& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.doing != Doing::kRunning) return ignore("the gang is to leave, its stage does not matter");
+  const bool back = s_.stage == Stage::kEvaluating && e.stage == Stage::kStepping;
+  if (e.stage <= s_.stage && !back) return ignore("this stage was reached before");
+  leave_stage(clamped(e.when));
+  s_.stage = e.stage;
+  if (e.stage >= Stage::kStepping) s_.deadline = s_.now + time_limit(rules_, e.stage);
+  because("the gang has come further", false);
+}
+
+void Machine::learn(Step finished) {
+  if (finished <= s_.history.finished_step) return;
+  s_.history.finished_step = finished;
+  s_.history.failures_in_row = s_.history.idle_in_row = 0;
+}
+
+void Machine::on(const StepFinished& e) {
+  if (!is_current(e.attempt)) return;
+  if (e.step <= s_.attempt_step) return ignore("this step was told before");
+  if (e.step > rules_.max_steps) return ignore("the job has no such step");
+  const bool first = s_.attempt_step.value < 0;
+  const Time when = clamped(e.when);
+  if (s_.stage < Stage::kStepping) {
+    leave_stage(when);
+    s_.stage = Stage::kStepping;
+  }
+  // What was known to be finished when the attempt was launched had to be done again.
+  const std::int64_t from = first ? e.step.value - 1 : s_.attempt_step.value;
+  const std::int64_t lost = std::min(e.step.value, s_.end.first_step.value) - from;
+  s_.history.steps_lost += s_.leftover ? 0 : std::max<std::int64_t>(lost, 0);
+  s_.history.accounting.spend_step(!s_.leftover && lost > 0, e.snapshot_exposed, when);
+  s_.attempt_step = e.step;
+  learn(e.step);
+  if (s_.recovering && !s_.leftover) {
+    s_.recovery.first_step = std::max(when - s_.mark, Duration::zero());
+    s_.recovering = false;
+    perform(RecordRecovery{s_.recovery});
+  }
+  if (s_.doing == Doing::kCollecting && !s_.exited && !stopping()) {
+    s_.doing = Doing::kRunning;
+    s_.verdict.reset();
+    s_.end.culprit = {};
+  }
+  if (s_.doing == Doing::kRunning) {
+    if (s_.stage == Stage::kEvaluating) s_.stage = Stage::kStepping;
+    s_.deadline = s_.now + time_limit(rules_, s_.stage);
+  }
+  because("a step is finished", first);
+}
+
+void Machine::on(const FaultFired& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.fault_fired) return ignore("a fault of this attempt was told before");
+  s_.fault_fired = true;
+  because("a fault was injected into this attempt", false);
+}
+
+void Machine::on(const GangExited& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.exited) return ignore("its exit was told before");
+  const Time died = clamped(e.died);
+  Accounting& accounting = s_.history.accounting;
+  s_.exited = true;
+  s_.end.code = e.code;
+  s_.end.signal = e.signal;
+  if (s_.doing == Doing::kEnding) return because("the gang exited while it was being ended", false);
+  if (s_.doing == Doing::kCollecting) {
+    accounting.spend(Cause::kHang, s_.now);
+  } else {
+    s_.end.culprit = e.culprit;
+    // Only a gang that we end is judged by our reason to do so; on a machine that goes everything
+    // is its fault.
+    if (s_.doing == Doing::kDraining && !s_.notice) s_.verdict.reset();
+    if (s_.doing == Doing::kDraining) accounting.spend(Cause::kDrain, s_.now);
+    accounting.spend(cause_of(s_.stage), e.code == 0 ? s_.now : died);
+    accounting.spend(Cause::kDetect, s_.now);
+    s_.mark = std::max(s_.mark, died);
+  }
+  s_.doing = Doing::kEnding;
+  s_.deadline = s_.now + rules_.end_retry;
+  s_.end_limit = s_.now + rules_.end_timeout;
+  perform(EndGang{e.attempt});
+  because("the gang has exited; that nobody of it is left is made sure of");
+}
+
+void Machine::hang() {
+  s_.end.culprit.step = s_.history.finished_step.next();
+  s_.end.culprit.reason = hang_reason(s_.stage);
+  s_.verdict = Outcome::kHung;
+  s_.mark = std::max(s_.mark, s_.history.accounting.mark);
+  s_.history.accounting.spend(Cause::kHang, s_.now);
+  s_.doing = Doing::kCollecting;
+  s_.deadline = s_.now + rules_.traces_timeout;
+  perform(CollectTraces{s_.history.attempt});
+  because(hang_reason(s_.stage));
+}
+
+void Machine::on(const TracesCollected& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.doing != Doing::kCollecting) return ignore("no traces are waited for");
+  end_gang(Outcome::kHung, "the traces of the hang are taken");
+}
+
+void Machine::drain(Outcome verdict, Time deadline, std::string_view sentence) {
+  s_.doing = Doing::kDraining;
+  s_.verdict = verdict;
+  s_.deadline = deadline;
+  perform(RequestDrain{s_.history.attempt});
+  because(sentence);
+}
+
+void Machine::end_gang(Outcome verdict, std::string_view sentence) {
+  // In doing so nothing is cut that counts: finished steps are READY in the arena.
+  Accounting& accounting = s_.history.accounting;
+  if (s_.doing == Doing::kDraining) accounting.spend(Cause::kDrain, s_.now);
+  if (s_.doing == Doing::kCollecting) accounting.spend(Cause::kHang, s_.now);
+  if (s_.doing == Doing::kRunning) leave_stage(s_.now);
+  s_.verdict = verdict;
+  s_.doing = Doing::kEnding;
+  s_.deadline = s_.now + rules_.end_retry;
+  s_.end_limit = s_.now + rules_.end_timeout;
+  perform(EndGang{s_.history.attempt});
+  because(sentence);
+}
+
+void Machine::on(const GangEnded& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.doing != Doing::kEnding) return ignore("the gang was not asked to end");
+  s_.history.accounting.spend(s_.verdict == Outcome::kHung ? Cause::kHang : Cause::kEnd, s_.now);
+  judge();
+}
+
+void Machine::on(const GangNotEnded& e) {
+  if (!is_current(e.attempt)) return;
+  if (s_.doing != Doing::kEnding) return ignore("the gang was not asked to end");
+  if (s_.now >= s_.end_limit) return give_up_ending(e.message);
+  because("somebody of the gang may be left; asked again in a moment", false);
+}
+
+// ---- The user, the machine, and time ----
+
+void Machine::on(const Interrupted&) {
+  ++s_.interrupts;
+  stop_when_free(kExitInterrupted, JobState::kInterrupted, "interrupted");
+  switch (s_.doing) {
+    case Doing::kStartingService:
+    case Doing::kBackingOff:
+      if (!s_.history.attempt_open) return close("interrupted while nothing runs");
+      return proceed("interrupted before a gang left behind was ended");
+    case Doing::kRunning:
+      if (!worth_a_drain(s_.stage))
+        return end_gang(Outcome::kEnded,
+                        "interrupted outside of a step: the newest one is safe already");
+      return drain(Outcome::kEnded, s_.now + rules_.drain_timeout,
+                   "interrupted: all leave after the step in hand");
+    case Doing::kDraining:
+    case Doing::kCollecting:
+      if (s_.interrupts < 2) return because("interrupted: the gang is to leave already");
+      return end_gang(s_.leftover ? Outcome::kAbandoned : s_.verdict.value_or(Outcome::kEnded),
+                      "interrupted again: the gang is ended now");
+    case Doing::kFinishing:
+      if (s_.interrupts < 2)
+        return because("interrupted: the job is all but done, once more leaves now");
+      return close("interrupted again while the job was finished");
+    case Doing::kEnding:
+      if (s_.interrupts < 3) return because("interrupted: the gang is being ended");
+      return leave("interrupted for the third time; a gang may be left");
+    case Doing::kClosing:
+      if (s_.interrupts < 2)
+        return because("interrupted: the job is closing, once more leaves now");
+      return leave("interrupted again while the job was closing");
+    default:
+      return ignore("nothing to interrupt");
+  }
+}
+
+void Machine::on(const NoticeReceived& e) {
+  if (s_.notice || stopping()) return ignore("the job is to stop already");
+  s_.notice = true;
+  const Time latest = s_.now + rules_.drain_timeout;
+  const Time leaves = e.leaves ? std::clamp(*e.leaves, s_.now, latest) : latest;
+  stop_when_free(kExitInterrupted, JobState::kInterrupted, "the machine goes");
+  switch (s_.doing) {
+    case Doing::kStartingService:
+    case Doing::kBackingOff:
+      if (!s_.history.attempt_open) return close("the machine goes and nothing runs on it");
+      return proceed("the machine goes before a gang left behind was ended");
+    case Doing::kRunning:
+      if (!worth_a_drain(s_.stage))
+        return end_gang(Outcome::kPreempted,
+                        "the machine goes outside of a step: the newest one is safe already");
+      return drain(Outcome::kPreempted, leaves,
+                   "the machine goes: all leave after the step in hand");
+    case Doing::kDraining:
+      s_.deadline = std::min(s_.deadline, leaves);
+      break;
+    default:
+      break;
+  }
+  because("the machine goes");
+}
+
+void Machine::on(const CancelAsked&) {
+  if (s_.stop.state == JobState::kCancelled) return ignore("the job is being cancelled already");
+  if (s_.stop.state == JobState::kDone) return ignore("the job is done");
+  stop_when_free(kExitDoNotRequeue, JobState::kCancelled, "the job was cancelled");
+  if (s_.doing == Doing::kEnding) return because("cancelled: the gang is being ended");
+  if (s_.history.attempt_open && s_.doing != Doing::kClosing) {
+    if (s_.leftover && !gang_may_run()) open_attempt_end();
+    return end_gang(s_.leftover ? Outcome::kAbandoned : Outcome::kEnded,
+                    "cancelled: the gang is ended now");
+  }
+  close("cancelled");
+}
+
+void Machine::on(const TimerFired&) {
+  if (!s_.service_up && s_.now >= s_.service_deadline) {
+    if (s_.service_asked) return service_failed("it did not answer in time");
+    start_service();
+    return because("the service is started once more", false);
+  }
+  if (s_.now < deadline(s_)) return ignore("no deadline has passed");
+  switch (s_.doing) {
+    case Doing::kRunning:
+      return hang();
+    case Doing::kDraining:
+      return end_gang(s_.verdict.value_or(Outcome::kEnded), "not drained in time");
+    case Doing::kCollecting:
+      return end_gang(Outcome::kHung, "the traces took too long");
+    case Doing::kEnding:
+      if (s_.now >= s_.end_limit) return give_up_ending("no answer");
+      s_.deadline = s_.now + rules_.end_retry;
+      perform(EndGang{s_.history.attempt});
+      return because("the gang is not known to be gone: once more", false);
+    case Doing::kBackingOff:
+      s_.history.accounting.spend(Cause::kBackoff, s_.now);
+      return proceed("the pause is over");
+    case Doing::kFinishing:
+      return on(FinishFailed{"it took longer than hang_timeout"});
+    case Doing::kClosing:
+      s_.stop.line += s_.freeing ? "; its memory could not be freed in time"
+                                 : "; the newest step could not be stored in time";
+      return leave("the service did not close in time");
+    default:
+      return ignore("no deadline has passed");
+  }
+}
+
+}  // namespace surefoot::supervisor

@@ -1,0 +1,352 @@
+// The supervisor of one job as a state machine: when to launch, drain, end, wait, give up.
+//
+// decide() takes what happened and returns the next state, what is to be done, and why. It is pure:
+// no clock, I/O, threads or logging; time comes in with each event. It is total: an event that is
+// late, repeated or of an older attempt changes nothing and the reason says so. A driver performs
+// the effects in their order and reports each outcome as an event; it calls again with TimerFired
+// when deadline(state) has passed. Diagram and tables: docs/supervisor.md.
+//
+// What it guarantees, whatever is lost, late or repeated (supervisor_sim_test.cpp):
+//   - at most one gang: attempt n+1 is launched only after attempt n is verified gone (GangEnded);
+//   numbers only rise
+//   - no gang is adopted: one left by a dead supervisor is drained, ended, and followed by the next
+//   attempt
+//   - the arena is freed only when the job is done or cancelled, or has no finished step
+//   - after exit codes 64..66, an exhausted budget, or a reproducible failure nothing is launched
+//   again
+//   - each state but kStopped has a deadline
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/phase.h"
+#include "launcher/accounting.h"
+
+namespace surefoot::supervisor {
+
+// Exit codes, of workers and of `surefoot run`.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitUserErrorFirst = 64;  // bad job file, missing data, changed training keys
+inline constexpr int kExitUserErrorLast = 66;
+inline constexpr int kExitInterrupted = 75;   // resumable; of a worker: drained
+inline constexpr int kExitDoNotRequeue = 93;  // a restart does not cure it
+
+// What the job file says, see rules_of() in rules.h. Counts: -1 is unlimited.
+struct Rules {
+  Step max_steps;
+  std::int64_t max_failures = 3;
+  std::int64_t max_failures_total = 100;
+  std::int64_t max_preemptions = -1;
+  Duration hang_timeout = std::chrono::minutes(10);
+  Duration startup_timeout = std::chrono::minutes(10);
+  Duration backoff = std::chrono::seconds(1);
+  bool faults_count = false;  // attempts ended by an injected fault count against the budgets
+  std::int64_t injected_faults =
+      0;  // number of faults injected into this run: as many attempts are forgiven at most
+  // How long the supervisor waits for what it asked for.
+  Duration drain_timeout =
+      std::chrono::seconds(30);  // arbitrary: what Slurm and Kubernetes give between TERM and KILL
+  Duration traces_timeout = std::chrono::seconds(5);
+  Duration end_timeout =
+      std::chrono::seconds(60);  // a process in an uninterruptible wait can take that long to go
+  Duration end_retry = std::chrono::seconds(5);
+  Duration service_timeout =
+      std::chrono::seconds(30);  // the driver's own limit for StartService is to be below it
+  Duration close_timeout = std::chrono::minutes(5);  // writing the newest step to the store
+};
+inline constexpr std::int64_t kBackoffLimit =
+    60;                                  // the pause doubles up to so many times `backoff`
+inline constexpr int kServiceTries = 5;  // while a gang trains without its service
+
+// How far the gang of an attempt is.
+enum class Stage {
+  kLaunching,  // mpirun was asked for
+  kLoading,    // a worker was seen
+  kRestoring,  // all are in Phase::kRestoring or beyond
+  kStepping,   // all have left it
+  kEvaluating,
+  kFinishing,  // after the last step: checkpoint, export
+};
+[[nodiscard]] std::string_view name(Stage stage);
+// The one table of deadlines: how long a stage may last without a finished step or the next stage.
+// kLaunching to kRestoring share startup_timeout, counted from the launch; the others have
+// hang_timeout, counted from the last finished step or change of stage.
+[[nodiscard]] Duration time_limit(const Rules& rules, Stage stage);
+
+enum class Outcome {
+  kDone,       // exit code 0 after the last step
+  kDrained,    // left after a step since the user or a notice asked
+  kPreempted,  // left, or was ended, since its node goes
+  kFailed,     // crashed, or left too early
+  kHung,       // finished no step in time
+  kRefused,    // exit codes 64..66
+  kEnded,      // ended by us for the user
+  kAbandoned,  // found when its supervisor was gone
+};
+[[nodiscard]] std::string_view name(Outcome outcome);
+
+// The one whose end decided the attempt's: the first to die, with the last that its line in the
+// arena says.
+struct Culprit {
+  int rank = -1;  // -1: not known
+  std::string host;
+  Step step;  // in hand
+  Phase phase = Phase::kStarting;
+  std::string reason;  // without times, pids or attempt numbers: it is compared with the last one
+  friend bool operator==(const Culprit&, const Culprit&) = default;
+};
+
+struct AttemptEnd {
+  Attempt attempt;
+  Outcome outcome = Outcome::kFailed;
+  bool injected = false;  // forgiven: an injected fault ended it
+  int code = -1;          // of the gang; -1: none
+  int signal = 0;
+  Step first_step;  // newest finished step of the job when it was launched
+  Step last_step;   // and when it was gone
+  Culprit culprit;
+  friend bool operator==(const AttemptEnd&, const AttemptEnd&) = default;
+};
+
+enum class JobState { kRunning, kDone, kInterrupted, kFailed, kCancelled };
+[[nodiscard]] std::string_view name(JobState state);
+
+// What the journal keeps: all that the next supervisor must know.
+struct History {
+  Attempt attempt;                   // highest number ever given out
+  bool attempt_open = false;         // its gang was not yet verified gone
+  Step finished_step;                // newest finished step that was ever seen
+  std::int64_t failures_in_row = 0;  // counted, without a new finished step
+  std::int64_t idle_in_row = 0;      // attempts of any kind without one: decides the backoff
+  std::int64_t failures_total = 0;   // counted failed attempts
+  std::int64_t failures_forgiven = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t steps_lost = 0;  // finished steps done again
+  bool has_last_failure = false;
+  Step last_failure_step;
+  std::string last_failure_reason;
+  JobState state = JobState::kRunning;  // kRunning too after the death of a supervisor
+  Accounting accounting;
+  friend bool operator==(const History&, const History&) = default;
+};
+
+// ---- Events, in the past tense ----
+
+struct JobOpened {
+  History history;          // of the journal
+  bool gang_alive = false;  // mpirun or a worker of history.attempt lives
+};
+
+// The service runs. -1: it has none.
+struct ServiceAnswered {
+  Step ready{-1};    // newest READY snapshot
+  Step durable{-1};  // newest verified checkpoint
+};
+// Its process is gone, or it does not answer.
+struct ServiceLost {};
+// `message` names no pid or time: it is compared with the last one.
+struct ServiceStartFailed {
+  std::string message;
+};
+
+struct GangLaunched {
+  Attempt attempt;
+};
+struct LaunchFailed {
+  Attempt attempt;
+  std::string message;  // compared too
+};
+struct StageReached {
+  Attempt attempt;
+  Stage stage;
+  Time when;
+};
+struct StepFinished {
+  Attempt attempt;
+  Step step;
+  Time when;  // of READY
+  Duration snapshot_exposed{};
+};
+// An injected fault that hits the gang (not the service) is marked as fired. Once each, before the
+// GangEnded that follows from it.
+struct FaultFired {
+  Attempt attempt;
+};
+// mpirun has ended; workers may be left.
+struct GangExited {
+  Attempt attempt;
+  int code = -1;  // exit code of the gang, -1 when a signal ended it or nobody can know
+  int signal = 0;
+  Culprit culprit;
+  Time died;  // last sign of life of the culprit
+};
+// mpirun and every worker of it are verified gone, and their last StepFinished were told.
+struct GangEnded {
+  Attempt attempt;
+};
+// The outcome of EndGang is unknown: somebody is left, or cannot be asked.
+struct GangNotEnded {
+  Attempt attempt;
+  std::string message;
+};
+struct TracesCollected {
+  Attempt attempt;
+};
+
+// Ctrl-C or SIGTERM at the supervisor. The first drains, the second ends the gang, the third
+// leaves.
+struct Interrupted {};
+// The machine goes, at that time.
+struct NoticeReceived {
+  std::optional<Time> leaves;
+};
+struct CancelAsked {};
+
+// Stored and exported; the driver keeps the hashes.
+struct JobFinished {};
+struct FinishFailed {
+  std::string message;  // compared too
+};
+struct ArenaFlushed {
+  bool stored = true;
+  std::string message;  // why not
+};
+struct ArenaFreed {
+  bool freed = true;
+  std::string message;  // why not
+};
+
+// deadline(state) has passed.
+struct TimerFired {};
+
+struct Event {
+  Time at;  // does not go back; an earlier time than the last one's is read as the last one's
+  std::variant<JobOpened, ServiceAnswered, ServiceLost, ServiceStartFailed, GangLaunched,
+               LaunchFailed, StageReached, StepFinished, FaultFired, GangExited, GangEnded,
+               GangNotEnded, TracesCollected, Interrupted, NoticeReceived, CancelAsked, JobFinished,
+               FinishFailed, ArenaFlushed, ArenaFreed, TimerFired>
+      what;
+};
+[[nodiscard]] std::string_view name(const Event& event);  // "StepFinished"
+
+// ---- Effects, in the imperative ----
+//
+// Each may be performed twice (its supervisor died between performing and recording), so all are
+// idempotent but LaunchGang, which the journal makes safe: its attempt is recorded as open first.
+
+// Find the running one, or start it -> ServiceAnswered | ServiceStartFailed.
+struct StartService {};
+// -> GangLaunched | LaunchFailed; then StageReached, StepFinished, ..., GangExited.
+struct LaunchGang {
+  Attempt attempt;
+};
+// Set the drain bit. No answer but the gang's exit.
+struct RequestDrain {
+  Attempt attempt;
+};
+// Stacks of all ranks, /proc for stopped ones -> TracesCollected.
+struct CollectTraces {
+  Attempt attempt;
+};
+// SIGKILL mpirun and every worker, wait, verify, read the last steps -> GangEnded | GangNotEnded.
+struct EndGang {
+  Attempt attempt;
+};
+// Store the last step, export -> JobFinished | FinishFailed.
+struct FinishJob {};
+// Newest READY step to the store; arena and service stay for arena_ttl -> ArenaFlushed.
+struct FlushAndKeepArena {};
+// End the service, remove the arena -> ArenaFreed.
+struct FreeArena {};
+// For journal and log. No answer.
+struct RecordAttemptEnd {
+  AttemptEnd end;
+};
+// For journal and report. No answer.
+struct RecordRecovery {
+  Recovery recovery;
+};
+// The last effect ever: leave with this code and line.
+struct Stop {
+  int exit_code;
+  JobState state;
+  std::string line;
+};
+
+using Effect =
+    std::variant<StartService, LaunchGang, RequestDrain, CollectTraces, EndGang, FinishJob,
+                 FlushAndKeepArena, FreeArena, RecordAttemptEnd, RecordRecovery, Stop>;
+[[nodiscard]] std::string_view name(const Effect& effect);  // "LaunchGang"
+
+// ---- State ----
+
+enum class Doing {
+  kNothing,          // before JobOpened
+  kStartingService,  // nothing runs; the service is needed first
+  kRunning,          // a gang was launched
+  kDraining,         // it was asked to leave after the step in hand
+  kCollecting,       // it hangs; traces are taken
+  kEnding,           // it is being ended, or has exited and is being verified gone
+  kBackingOff,
+  kFinishing,  // all steps are done; the service stores and exports
+  kClosing,    // the arena is flushed or freed, then Stop
+  kStopped,
+};
+[[nodiscard]] std::string_view name(Doing doing);
+
+struct State {
+  History history;
+  Doing doing = Doing::kNothing;
+  Time now{};
+  Time deadline = Time::max();  // of `doing`
+
+  bool service_up = false;
+  bool service_asked = false;           // a StartService is in hand
+  Time service_deadline = Time::max();  // of the StartService in hand, or when to ask again
+  int service_failures = 0;             // in a row
+
+  // The attempt in hand, while history.attempt_open.
+  Stage stage = Stage::kLaunching;
+  Step attempt_step{-1};    // newest step finished by it; -1: none
+  bool leftover = false;    // of a dead supervisor
+  bool gang_alive = false;  // leftover only: worth a drain
+  bool exited = false;      // GangExited was seen
+  bool fault_fired = false;
+  bool notice = false;             // it was drained since the machine goes
+  std::optional<Outcome> verdict;  // why we end it
+  AttemptEnd end;                  // as far as known; end.first_step is set at launch
+  Time end_limit{};                // kEnding: give up then
+
+  // How the job stops once nothing runs; exit code -1: it goes on.
+  Stop stop{-1, JobState::kRunning, {}};
+  bool freeing = false;  // kClosing: FreeArena is in hand, else FlushAndKeepArena
+  int interrupts = 0;
+
+  // The recovery in hand: from the end of an attempt to the next finished step.
+  bool recovering = false;
+  Time mark{};  // end of its last phase
+  Recovery recovery;
+};
+
+// When decide() wants TimerFired at the latest, if nothing else happens. Time::max(): never
+// (stopped, or not yet opened).
+[[nodiscard]] Time deadline(const State& state);
+
+struct Decision {
+  State next;
+  std::vector<Effect> effects;  // in this order
+  std::string_view reason;      // one static sentence: log line, journal, test narration
+  // The driver writes history and effects to the journal before it performs them. False: nothing
+  // that must survive has changed (the finished step may have: the driver saves that now and then).
+  bool record = false;
+};
+[[nodiscard]] Decision decide(const Rules& rules, State state, const Event& event);
+
+}  // namespace surefoot::supervisor

@@ -1,0 +1,241 @@
+// How an attempt is judged, what it costs, and how the job stops.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launcher/supervisor_machine.h"
+
+namespace surefoot::supervisor {
+namespace {
+
+bool is_user_error(int code) {
+  return code >= kExitUserErrorFirst && code <= kExitUserErrorLast;
+}
+
+// Reaches its limit as documented, -1: has none.
+bool reached(std::int64_t count, std::int64_t limit) {
+  return limit >= 0 && count >= limit;
+}
+
+// A stop that weighs more replaces one that was decided earlier.
+int weight(JobState state) {
+  switch (state) {
+    case JobState::kRunning:
+      return 0;
+    case JobState::kInterrupted:
+      return 1;
+    case JobState::kFailed:
+      return 2;
+    case JobState::kCancelled:
+      return 3;
+    case JobState::kDone:
+      return 4;
+  }
+  return 0;
+}
+
+std::string why(const AttemptEnd& end) {
+  if (!end.culprit.reason.empty()) return end.culprit.reason;
+  if (end.signal != 0) return fmt::format("killed by signal {}", end.signal);
+  if (end.code == 0) return "left with exit code 0 before the last step";
+  if (end.code > 0) return fmt::format("exit code {}", end.code);
+  return "its end was not seen";
+}
+
+}  // namespace
+
+Outcome Machine::outcome() const {
+  if (s_.leftover) return Outcome::kAbandoned;
+  if (s_.exited) {
+    if (s_.end.code == kExitDone && s_.history.finished_step >= rules_.max_steps)
+      return Outcome::kDone;
+    if (is_user_error(s_.end.code)) return Outcome::kRefused;
+    // A gang that drains unasked was told by its machine (SIGTERM).
+    if (s_.end.code == kExitInterrupted)
+      return stopping() && !s_.notice ? Outcome::kDrained : Outcome::kPreempted;
+  }
+  return s_.verdict.value_or(Outcome::kFailed);
+}
+
+bool Machine::forgiven() const {
+  return s_.fault_fired && !rules_.faults_count &&
+         s_.history.failures_forgiven < rules_.injected_faults;
+}
+
+void Machine::judge() {
+  History& h = s_.history;
+  AttemptEnd& end = s_.end;
+  const bool progress = h.finished_step > end.first_step;
+  end.last_step = h.finished_step;
+  end.outcome = outcome();
+  const bool setback = end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung ||
+                       end.outcome == Outcome::kPreempted;
+  end.injected = setback && forgiven();
+  if (setback) end.culprit.reason = why(end);
+  h.attempt_open = s_.leftover = false;
+  s_.recovering = true;
+  s_.recovery = Recovery{};
+  s_.recovery.detect = s_.now - s_.mark;
+  s_.mark = s_.now;
+  perform(RecordAttemptEnd{end});
+  if (end.injected) {
+    ++h.failures_forgiven;
+    return after_setback("an injected fault ended the attempt: it does not count");
+  }
+  switch (end.outcome) {
+    case Outcome::kDone:
+      if (s_.stop.state == JobState::kCancelled) return close("cancelled after the last step");
+      s_.doing = Doing::kFinishing;
+      s_.deadline = s_.now + time_limit(rules_, Stage::kFinishing);
+      perform(FinishJob{});
+      return because("all steps are finished");
+    case Outcome::kRefused:
+      stop_when_free(end.code, JobState::kFailed,
+                     fmt::format("refused with exit code {}: {}", end.code, why(end)));
+      return close("a user's error: the same job file will never work");
+    case Outcome::kFailed:
+    case Outcome::kHung:
+      count_failure(end.culprit.step, end.culprit.reason, progress);
+      return after_setback(end.outcome == Outcome::kHung ? "the attempt hung"
+                                                         : "the attempt failed");
+    case Outcome::kPreempted:
+      count_preemption(progress);
+      return after_setback("the attempt was preempted");
+    case Outcome::kAbandoned:
+      return proceed("the gang left behind is gone");
+    case Outcome::kDrained:
+      return proceed("the gang has left after a finished step");
+    case Outcome::kEnded:
+      return proceed("the gang was ended for the user");
+  }
+}
+
+void Machine::count_failure(Step step, const std::string& reason, bool progress) {
+  History& h = s_.history;
+  const bool same =
+      h.has_last_failure && h.last_failure_step == step && h.last_failure_reason == reason;
+  h.has_last_failure = true;
+  h.last_failure_step = step;
+  h.last_failure_reason = reason;
+  ++h.failures_total;
+  if (!progress) {
+    ++h.failures_in_row;
+    ++h.idle_in_row;
+  }
+  if (same) {
+    stop_when_free(
+        kExitDoNotRequeue, JobState::kFailed,
+        fmt::format("the same failure twice at step {}, so a restart does not cure it: {}", step,
+                    reason));
+  } else if (reached(h.failures_in_row, rules_.max_failures)) {
+    stop_when_free(kExitDoNotRequeue, JobState::kFailed,
+                   fmt::format("{} failed attempts in a row without a new finished step "
+                               "(recovery.max_failures is {}), the last one: {}",
+                               h.failures_in_row, rules_.max_failures, reason));
+  }
+  stop_if_totals_are_used_up();
+}
+
+void Machine::stop_if_totals_are_used_up() {
+  const History& h = s_.history;
+  if (h.failures_total > 0 && reached(h.failures_total, rules_.max_failures_total)) {
+    stop_when_free(
+        kExitDoNotRequeue, JobState::kFailed,
+        fmt::format(
+            "{} failed attempts in all (recovery.max_failures_total is {}), the last one: {}",
+            h.failures_total, rules_.max_failures_total, h.last_failure_reason));
+  } else if (h.preemptions > 0 && reached(h.preemptions, rules_.max_preemptions)) {
+    stop_when_free(kExitDoNotRequeue, JobState::kFailed,
+                   fmt::format("{} preemptions (recovery.max_preemptions is {})", h.preemptions,
+                               rules_.max_preemptions));
+  }
+}
+
+void Machine::count_preemption(bool progress) {
+  History& h = s_.history;
+  ++h.preemptions;
+  if (!progress) ++h.idle_in_row;
+  stop_if_totals_are_used_up();
+}
+
+void Machine::after_setback(std::string_view sentence) {
+  if (stopping() || s_.history.idle_in_row == 0 || rules_.backoff <= Duration::zero())
+    return proceed(sentence);
+  const std::int64_t doublings = std::min<std::int64_t>(s_.history.idle_in_row - 1, 6);
+  s_.doing = Doing::kBackingOff;
+  s_.deadline =
+      s_.now + rules_.backoff * std::min<std::int64_t>(std::int64_t{1} << doublings, kBackoffLimit);
+  because(sentence);
+}
+
+void Machine::stop_when_free(int exit_code, JobState state, std::string line) {
+  if (weight(state) > weight(s_.stop.state)) s_.stop = Stop{exit_code, state, std::move(line)};
+}
+
+void Machine::give_up_ending(const std::string& message) {
+  stop_when_free(
+      kExitInterrupted, JobState::kInterrupted,
+      fmt::format("processes of attempt {} could not be ended: {}", s_.history.attempt, message));
+  s_.history.accounting.spend(Cause::kEnd, s_.now);
+  close("the gang cannot be ended; the next supervisor must do that first");
+}
+
+void Machine::close(std::string_view sentence) {
+  History& h = s_.history;
+  // Who may still be alive keeps the arena; so does every finished step that is not stored for
+  // good, unless the user gave it up.
+  const bool wanted = h.finished_step.value > 0 && s_.stop.state != JobState::kDone &&
+                      s_.stop.state != JobState::kCancelled;
+  s_.freeing = !wanted && !h.attempt_open;
+  s_.doing = Doing::kClosing;
+  s_.deadline = s_.now + rules_.close_timeout;
+  h.state = s_.stop.state;
+  if (s_.freeing) {
+    s_.service_asked = false;
+    s_.service_deadline = Time::max();
+    perform(FreeArena{});
+  } else {
+    perform(FlushAndKeepArena{});
+  }
+  because(sentence);
+}
+
+void Machine::leave(std::string_view sentence) {
+  History& h = s_.history;
+  h.accounting.spend(Cause::kFinish, s_.now);
+  h.state = s_.stop.state;
+  s_.doing = Doing::kStopped;
+  s_.stop.line += fmt::format("; {} of {} steps are finished", h.finished_step, rules_.max_steps);
+  perform(Stop{s_.stop});
+  because(sentence);
+}
+
+void Machine::on(const JobFinished&) {
+  if (s_.doing != Doing::kFinishing) return ignore("the job was not asked to finish");
+  s_.history.accounting.spend(Cause::kFinish, s_.now);
+  stop_when_free(kExitDone, JobState::kDone, "done");
+  close("the job is done: stored and exported");
+}
+
+void Machine::on(const FinishFailed& e) {
+  if (s_.doing != Doing::kFinishing) return ignore("the job was not asked to finish");
+  s_.history.accounting.spend(Cause::kFinish, s_.now);
+  count_failure(s_.history.finished_step, "the job could not be finished: " + e.message, false);
+  after_setback("the last step could not be stored or exported");
+}
+
+void Machine::on(const ArenaFlushed& e) {
+  if (s_.doing != Doing::kClosing || s_.freeing)
+    return ignore("the arena was not asked to be flushed");
+  if (!e.stored) s_.stop.line += "; the newest step is in memory only: " + e.message;
+  leave("the newest step is safe and the arena stays");
+}
+
+void Machine::on(const ArenaFreed& e) {
+  if (s_.doing != Doing::kClosing || !s_.freeing)
+    return ignore("the arena was not asked to be freed");
+  if (!e.freed) s_.stop.line += "; its memory is not freed: " + e.message;
+  leave("nothing of the job is left");
+}
+
+}  // namespace surefoot::supervisor

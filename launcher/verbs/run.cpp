@@ -1,0 +1,277 @@
+#include <signal.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/arena.h"
+#include "checkpoint/service_client.h"
+#include "common/file.h"
+#include "common/process.h"
+#include "configs/fault.h"
+#include "launcher/driver.h"
+#include "launcher/fault_list.h"
+#include "launcher/report.h"
+#include "launcher/verbs/verbs.h"
+
+namespace surefoot {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+// What `run`, `resume` and `cancel` have in common.
+struct Request {
+  config::Job job;
+  JobDirectory directory;
+  std::vector<std::string> faults;
+  bool faults_count = false;
+  bool accept_changes = false;
+  bool cancel = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+Programs programs() {
+  const fs::path folder = program_directory();
+  return {folder / "surefoot-worker", folder / "surefoot-node"};
+}
+
+// What all modules log goes to logs/supervisor.log: the terminal belongs to the progress line.
+void log_to_file(const JobDirectory& directory) {
+  std::error_code failed;
+  fs::create_directories(directory.logs(), failed);
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(
+        (directory.logs() / "supervisor.log").string());
+    auto logger = std::make_shared<spdlog::logger>("surefoot", sink);
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %-7l %v", spdlog::pattern_time_type::utc);
+    logger->flush_on(spdlog::level::info);
+    spdlog::set_default_logger(logger);
+  } catch (const spdlog::spdlog_ex& no_file) {
+    std::fprintf(stderr, "surefoot: no log is written: %s\n", no_file.what());
+  }
+}
+
+JobReport report_of(const JobDirectory& directory, const JournalView& view, Step max_steps) {
+  auto metrics = read_file(directory.metrics() / "metrics.jsonl");
+  return make_report(view, latest_metrics(metrics ? *metrics : ""), directory.root.string(),
+                     max_steps);
+}
+
+int show_report(const Request& request, Console& console, int code) {
+  auto view = read_journal(request.directory.root);
+  if (!view) return complain(view.error());
+  JobReport report = report_of(request.directory, *view, Step{request.job.train().max_steps()});
+  if (report.exit_code < 0) report.exit_code = code;
+  console.clear();
+  console.print("\n" + summary_screen(report, console.color()));
+  if (request.json) std::printf("%s\n", to_json(report).dump().c_str());
+  std::fflush(stdout);
+  return code;
+}
+
+// Keys that decide the weights may not change in the middle of a job. The workers' service checks
+// it again, data included; here it costs no launch.
+Status check_changes(const Request& request, const supervisor::History& history) {
+  if (history.finished_step.value == 0 || request.accept_changes) return {};
+  LoadOptions options;
+  options.check_files = false;
+  const LoadOutcome was = load_job(request.directory.job_file(), options);
+  if (!was.faults.empty()) return {};
+  auto before = training_identity(was.job.job);
+  auto after = training_identity(request.job);
+  if (!before || !after || before->hash == after->hash) return {};
+  std::string changed;
+  for (const std::string& line : differences(before->lines, after->lines)) changed += "\n  " + line;
+  return error(Code::kInvalid,
+               "{} has finished {} steps with other values of what decides its weights:{}\nPut "
+               "them back, or start anew with --fresh, or go on "
+               "with --accept-changes",
+               request.directory.root.string(), history.finished_step, changed);
+}
+
+bool is_finished(const supervisor::History& history, const config::Job& job) {
+  return history.state == supervisor::JobState::kDone &&
+         history.finished_step.value >= job.train().max_steps() && !history.attempt_open;
+}
+
+Result<int> run_job(const Request& request, Console& console) {
+  SUREFOOT_ASSIGN(const std::string id, request.directory.job_id(request.job.name()));
+  SUREFOOT_ASSIGN(auto journal, Journal::open(request.directory.root, id, request.job.name()));
+  const supervisor::History& history = journal->history();
+  if (is_finished(history, request.job)) {
+    console.event(fmt::format("{} is finished already: all {} steps (--fresh starts it anew)",
+                              request.job.name(), history.finished_step));
+    return kExitOk;
+  }
+  SUREFOOT_TRY(check_changes(request, history));
+  DriverSettings settings;
+  settings.job = request.job;
+  settings.directory = request.directory;
+  settings.job_id = id;
+  settings.programs = programs();
+  settings.faults_count = request.faults_count;
+  settings.accept_changes = request.accept_changes;
+  settings.cancel = request.cancel;
+  SUREFOOT_ASSIGN(settings.faults, remember_faults(request.directory.root, request.faults));
+  SUREFOOT_TRY(write_file_atomically(request.directory.job_file(), to_yaml(request.job)));
+  log_to_file(request.directory);
+  if (history.attempt.value == 0) {
+    console.event(fmt::format("{}: {} steps, in {}", request.job.name(),
+                              request.job.train().max_steps(), request.directory.root.string()));
+  } else {
+    console.event(fmt::format("{}: {} of {} steps are done after {} attempts", request.job.name(),
+                              history.finished_step, request.job.train().max_steps(),
+                              history.attempt));
+  }
+  return supervise(settings, *journal, console);
+}
+
+int run_and_report(const Request& request) {
+  Console console({request.json ? STDERR_FILENO : STDOUT_FILENO, request.quiet});
+  auto code = run_job(request, console);
+  if (!code) {
+    console.clear();
+    return complain(code.error());
+  }
+  return show_report(request, console, *code);
+}
+
+// ---- --fresh
+
+// Ends the service an earlier run has left, after it has stored the newest step.
+Status close_service(const JobDirectory& directory, const FoundJob& old) {
+  const fs::path folder = arena_folder(old.job.checkpoint().arena(), old.id);
+  ServiceClient client(folder, old.id);
+  service::Request request;
+  request.mutable_shutdown()->set_flush(true);
+  request.mutable_shutdown()->set_remove(true);
+  auto reply = client.call(request, now() + 5min);
+  if (!reply && reply.error().code != Code::kRetry) return reply.error();
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  if (failed)
+    return error(Code::kRetry, "cannot remove {} of {}: {}", folder.string(),
+                 directory.root.string(), failed.message());
+  return {};
+}
+
+Status move_aside(const JobDirectory& directory) {
+  if (!fs::exists(directory.root / "job.json")) return {};
+  if (auto view = read_journal(directory.root)) {
+    if (view->supervisor && is_alive(*view->supervisor)) {
+      return error(Code::kRetry, "{} runs (process {}): end it first with `surefoot cancel {}`",
+                   directory.root.string(), view->supervisor->pid, directory.root.string());
+    }
+    if (view->history.attempt_open) {
+      return error(
+          Code::kRetry,
+          "{} has lost its supervisor and workers may still train: `surefoot cancel {}` first",
+          directory.root.string(), directory.root.string());
+    }
+  }
+  if (auto old = find_job(directory.root.string())) SUREFOOT_TRY(close_service(directory, *old));
+  for (int n = 1;; ++n) {
+    const fs::path aside = directory.root.string() + "." + std::to_string(n);
+    if (fs::exists(aside)) continue;
+    std::error_code failed;
+    fs::rename(directory.root, aside, failed);
+    if (failed)
+      return error(Code::kRetry, "cannot move {} to {}: {}", directory.root.string(),
+                   aside.string(), failed.message());
+    std::fprintf(stderr, "the earlier run is now %s\n", aside.c_str());
+    return {};
+  }
+}
+
+// ---- Reading the request
+
+Result<std::vector<std::string>> fault_texts(const std::vector<std::string>& texts,
+                                             const config::Job& job) {
+  SUREFOOT_ASSIGN(
+      const auto faults,
+      parse_faults(texts, {job.train().max_steps(), job.resources().workers_per_node().max()}));
+  std::vector<std::string> plain;
+  for (const InjectedFault& fault : faults) plain.push_back(to_text(fault));
+  return plain;
+}
+
+Request request_of(const RunArguments& arguments) {
+  Request request;
+  request.faults_count = arguments.faults_count;
+  request.accept_changes = arguments.accept_changes;
+  request.json = arguments.json;
+  request.quiet = arguments.quiet;
+  return request;
+}
+
+}  // namespace
+
+int run_verb(const RunArguments& arguments) {
+  block_signals();
+  Request request = request_of(arguments);
+  // A job directory stands for the job file as it ran.
+  fs::path file = arguments.job;
+  std::string dir = arguments.dir;
+  if (arguments.resume) {
+    std::error_code failed;
+    if (fs::is_directory(file, failed)) {
+      if (dir.empty()) dir = fs::absolute(file, failed).lexically_normal().string();
+      file /= "job.yaml";
+    }
+  }
+  LoadOptions options;
+  options.sets = arguments.sets;
+  LoadOutcome outcome = load_job(file, options);
+  if (!outcome.faults.empty()) return complain_about(outcome.faults);
+  request.directory = JobDirectory::of(outcome.job, dir);
+  request.job = std::move(outcome.job.job);
+  if (arguments.resume && !fs::exists(request.directory.journal())) {
+    return complain(error(Code::kNotFound, "there is nothing to resume in {}",
+                          request.directory.root.string()));
+  }
+  auto faults = fault_texts(arguments.faults, request.job);
+  if (!faults) return complain(faults.error());
+  request.faults = std::move(*faults);
+  if (arguments.fresh) {
+    if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
+  }
+  return run_and_report(request);
+}
+
+int cancel_verb(const CancelArguments& arguments) {
+  block_signals();
+  auto found = find_job(arguments.job);
+  if (!found) return complain(found.error());
+  auto view = read_journal(found->directory.root);
+  if (!view) return complain(view.error());
+  Request request;
+  request.job = found->job;
+  request.directory = found->directory;
+  request.cancel = true;
+  request.json = arguments.json;
+  request.quiet = true;
+  if (!view->supervisor || !is_alive(*view->supervisor)) {
+    Console console({arguments.json ? STDERR_FILENO : STDOUT_FILENO, true});
+    auto code = run_job(request, console);
+    if (!code) return complain(code.error());
+    return show_report(request, console, *code == supervisor::kExitDoNotRequeue ? kExitOk : *code);
+  }
+  const ProcessId supervisor = *view->supervisor;
+  if (Status sent = send_signal(supervisor, SIGUSR1); !sent) return complain(sent.error());
+  std::fprintf(stderr, "asked process %d to end the job\n", supervisor.pid);
+  const Time deadline = now() + 2min;
+  while (is_alive(supervisor)) {
+    if (now() > deadline)
+      return complain(error(Code::kRetry, "process {} has not ended the job within two minutes",
+                            supervisor.pid));
+    ::usleep(20000);
+  }
+  Console console({arguments.json ? STDERR_FILENO : STDOUT_FILENO, true});
+  return show_report(request, console, kExitOk);
+}
+
+}  // namespace surefoot

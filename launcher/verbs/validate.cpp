@@ -1,0 +1,101 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/file.h"
+#include "common/process.h"
+#include "launcher/format.h"
+#include "launcher/needs.h"
+#include "launcher/verbs/verbs.h"
+
+namespace surefoot {
+namespace {
+
+using nlohmann::json;
+
+// Runs `surefoot-worker JOB --describe` and reads the object it prints. It builds the model, so
+// this takes seconds.
+Result<json> describe(const ValidateArguments& arguments) {
+  const std::filesystem::path worker =
+      std::filesystem::path(program_directory()) / "surefoot-worker";
+  if (!std::filesystem::exists(worker))
+    return error(Code::kNotFound, "{} is not built", worker.string());
+  std::string output =
+      (std::filesystem::temp_directory_path() / "surefoot-describe-XXXXXX").string();
+  const Fd file(::mkstemp(output.data()));
+  if (!file) return error(Code::kRetry, "cannot make {}", output);
+  SpawnOptions options;
+  options.argv = {worker.string(), arguments.job, "--describe"};
+  for (const std::string& set : arguments.sets)
+    options.argv.insert(options.argv.end(), {"--set", set});
+  options.output = output;
+  auto process = spawn(options);
+  std::optional<ExitStatus> exit;
+  while (process && !(exit = poll_exit(*process))) ::usleep(5000);
+  auto text = read_file(output);
+  ::unlink(output.c_str());
+  if (!process) return process.error();
+  // Libraries may have printed before it.
+  const std::size_t start = text ? text->rfind("\n{") : std::string::npos;
+  json object = json::parse(
+      start == std::string::npos ? text ? *text : "" : text->substr(start + 1), nullptr, false);
+  if (exit->code != 0 || !object.is_object())
+    return error(Code::kInvalid, "{}", text ? *text : "surefoot-worker printed nothing");
+  return object;
+}
+
+json fault_json(const Fault& fault) {
+  return {{"file", fault.file},
+          {"line", fault.line},
+          {"column", fault.column},
+          {"key", fault.key},
+          {"message", fault.message}};
+}
+
+}  // namespace
+
+int validate_verb(const ValidateArguments& arguments) {
+  if (arguments.schema) {
+    std::printf("%s\n", json_schema().c_str());
+    return kExitOk;
+  }
+  LoadOptions options;
+  options.sets = arguments.sets;
+  const LoadOutcome outcome = load_job(arguments.job, options);
+  if (!outcome.faults.empty()) {
+    if (arguments.json) {
+      json faults = json::array();
+      for (const Fault& fault : outcome.faults) faults.push_back(fault_json(fault));
+      std::printf("%s\n", json{{"valid", false}, {"faults", faults}}.dump().c_str());
+    }
+    return complain_about(outcome.faults);
+  }
+  const auto needs = describe(arguments);
+  if (!needs && needs.error().code != Code::kNotFound) {
+    std::fprintf(stderr, "surefoot: the model or its data cannot be used: %s\n",
+                 needs.error().message.c_str());
+    return kExitWrongUse;
+  }
+  if (arguments.json) {
+    std::printf(
+        "%s\n",
+        json{{"valid", true}, {"faults", json::array()}, {"needs", needs ? *needs : json(nullptr)}}
+            .dump()
+            .c_str());
+    return kExitOk;
+  }
+  std::printf("%s is a valid job file.\n", arguments.job.c_str());
+  if (needs) {
+    std::fputs(needs_screen(*needs, outcome.job.job.resources().workers_per_node().max()).c_str(),
+               stdout);
+  } else {
+    std::printf("What it needs is not known: %s\n", needs.error().message.c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace surefoot

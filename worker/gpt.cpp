@@ -1,0 +1,158 @@
+// `gpt`: GPT-2 (Radford et al. 2019) with the names and shapes of Hugging Face's GPT2LMHeadModel:
+// linear weights are [inputs, outputs], the output projection is the token embedding's weight.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "worker/network.h"
+
+namespace surefoot {
+namespace {
+
+class Gpt final : public BuiltInNetwork {
+ public:
+  explicit Gpt(const config::Model& model)
+      : n_layer_(model.n_layer()),
+        n_head_(model.n_head()),
+        n_embd_(model.n_embd()),
+        block_size_(model.block_size()),
+        vocab_size_(model.vocab_size()) {
+    dropout_ = model.dropout();
+    wte_ = add_parameter("transformer.wte.weight", {vocab_size_, n_embd_},
+                         {Initial::kNormal, kDeviation});
+    wpe_ = add_parameter("transformer.wpe.weight", {block_size_, n_embd_},
+                         {Initial::kNormal, kDeviation});
+    // Two layers a block add to the residual stream; their weights start smaller by the root of how
+    // many there are.
+    const double projection = kDeviation / std::sqrt(2.0 * static_cast<double>(n_layer_));
+    for (std::int64_t i = 0; i < n_layer_; ++i) {
+      const std::string h = fmt::format("transformer.h.{}.", i);
+      Block block;
+      block.ln_1 = norm(h + "ln_1");
+      block.c_attn = linear(h + "attn.c_attn", n_embd_, 3 * n_embd_, kDeviation);
+      block.c_proj = linear(h + "attn.c_proj", n_embd_, n_embd_, projection);
+      block.ln_2 = norm(h + "ln_2");
+      block.c_fc = linear(h + "mlp.c_fc", n_embd_, 4 * n_embd_, kDeviation);
+      block.mlp_proj = linear(h + "mlp.c_proj", 4 * n_embd_, n_embd_, projection);
+      blocks_.push_back(block);
+    }
+    ln_f_ = norm("transformer.ln_f");
+    const double minus_infinity = -std::numeric_limits<double>::infinity();
+    mask_ = at::full({block_size_, block_size_}, minus_infinity, at::kFloat).triu(1);
+  }
+
+  // 6 per weight and token (Kaplan et al. 2020), and the two products of attention over the whole
+  // block.
+  double flops_per_sample() const override {
+    const double tokens = static_cast<double>(block_size_);
+    const double width = static_cast<double>(n_embd_);
+    const double weights = 12.0 * static_cast<double>(n_layer_) * width * width +
+                           static_cast<double>(vocab_size_) * width;
+    return tokens * (6.0 * weights + 12.0 * static_cast<double>(n_layer_) * width * tokens);
+  }
+
+  std::string config_json() const override {
+    return nlohmann::json{{"model_type", "gpt2"},
+                          {"architectures", {"GPT2LMHeadModel"}},
+                          {"activation_function", "gelu_new"},
+                          {"n_layer", n_layer_},
+                          {"n_head", n_head_},
+                          {"n_embd", n_embd_},
+                          {"n_positions", block_size_},
+                          {"n_ctx", block_size_},
+                          {"vocab_size", vocab_size_},
+                          {"attn_pdrop", dropout_},
+                          {"embd_pdrop", dropout_},
+                          {"resid_pdrop", dropout_},
+                          {"layer_norm_epsilon", kEps},
+                          {"initializer_range", kDeviation},
+                          {"tie_word_embeddings", true}}
+        .dump(2);
+  }
+
+ protected:
+  at::Tensor logits(const at::Tensor& inputs) override {
+    const std::int64_t batch = inputs.size(0);
+    const std::int64_t time = inputs.size(1);
+    at::Tensor x = at::embedding(wte_, inputs) + wpe_.narrow(0, 0, time);
+    x = dropout(x.reshape({batch * time, n_embd_}));
+    for (const Block& block : blocks_) {
+      x = x + dropout(attention(normalised(x, block.ln_1), block, batch, time));
+      x = x + dropout(feed_forward(normalised(x, block.ln_2), block));
+    }
+    return at::linear(normalised(x, ln_f_), wte_);
+  }
+
+ private:
+  static constexpr double kDeviation = 0.02;
+  static constexpr double kEps = 1e-5;
+  struct Pair {
+    at::Tensor weight, bias;
+  };
+  struct Block {
+    Pair ln_1, c_attn, c_proj, ln_2, c_fc, mlp_proj;
+  };
+
+  Pair norm(const std::string& name) {
+    return {add_parameter(name + ".weight", {n_embd_}, {Initial::kConstant, 1}),
+            add_parameter(name + ".bias", {n_embd_}, {Initial::kConstant, 0})};
+  }
+  Pair linear(const std::string& name, std::int64_t in, std::int64_t out, double deviation) {
+    return {add_parameter(name + ".weight", {in, out}, {Initial::kNormal, deviation}),
+            add_parameter(name + ".bias", {out}, {Initial::kConstant, 0})};
+  }
+  at::Tensor normalised(const at::Tensor& x, const Pair& norm) const {
+    return at::layer_norm(x, {n_embd_}, norm.weight, norm.bias, kEps);
+  }
+
+  at::Tensor attention(const at::Tensor& x, const Block& block, std::int64_t batch,
+                       std::int64_t time) const {
+    const std::int64_t head = n_embd_ / n_head_;
+    // [3, batch * heads, time, head]: one copy for all three.
+    const at::Tensor qkv = at::addmm(block.c_attn.bias, x, block.c_attn.weight)
+                               .view({batch, time, 3, n_head_, head})
+                               .permute({2, 0, 3, 1, 4})
+                               .reshape({3, batch * n_head_, time, head});
+    const at::Tensor mask = mask_.narrow(0, 0, time).narrow(1, 0, time);
+    const double scale = 1.0 / std::sqrt(static_cast<double>(head));
+    at::Tensor weights = at::baddbmm(mask, qkv[0], qkv[1].transpose(1, 2), 1.0, scale).softmax(-1);
+    const at::Tensor y = at::bmm(dropout(weights), qkv[2])
+                             .view({batch, n_head_, time, head})
+                             .transpose(1, 2)
+                             .reshape({batch * time, n_embd_});
+    return at::addmm(block.c_proj.bias, y, block.c_proj.weight);
+  }
+
+  at::Tensor feed_forward(const at::Tensor& x, const Block& block) const {
+    const at::Tensor y = at::gelu(at::addmm(block.c_fc.bias, x, block.c_fc.weight), "tanh");
+    return at::addmm(block.mlp_proj.bias, y, block.mlp_proj.weight);
+  }
+
+  std::int64_t n_layer_;
+  std::int64_t n_head_;
+  std::int64_t n_embd_;
+  std::int64_t block_size_;
+  std::int64_t vocab_size_;
+  at::Tensor wte_;
+  at::Tensor wpe_;
+  std::vector<Block> blocks_;
+  Pair ln_f_;
+  at::Tensor mask_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Network>> make_gpt(const config::Model& model, const Dataset& dataset) {
+  if (dataset.input().type != DType::kI64 ||
+      dataset.input().shape != std::vector<std::int64_t>{model.block_size()}) {
+    return error(
+        Code::kInvalid,
+        "model.kind gpt needs data of kind text, tokens or synthetic: block_size tokens a sample");
+  }
+  if (model.n_embd() % model.n_head() != 0) {
+    return error(Code::kInvalid, "model.n_head: found {}, it must divide model.n_embd {}",
+                 model.n_head(), model.n_embd());
+  }
+  return std::unique_ptr<Network>(std::make_unique<Gpt>(model));
+}
+
+}  // namespace surefoot

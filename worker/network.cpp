@@ -1,0 +1,120 @@
+#include "worker/network.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "worker/order.h"  // mix
+
+namespace surefoot {
+
+void BuiltInNetwork::initial_values(std::uint64_t seed,
+                                    const std::function<void(const at::Tensor&)>& take) const {
+  const at::NoGradGuard no_grad;
+  const auto values = [&](const at::Tensor& like, const Initial& initial, std::uint64_t index) {
+    at::Tensor tensor = at::empty(like.sizes(), like.scalar_type());
+    // A stream per tensor, so that one tensor's values do not depend on the sizes of those before
+    // it.
+    at::Generator generator = at::detail::createCPUGenerator(mix(mix(seed + 1) + index));
+    if (initial.kind == Initial::kNormal) return tensor.normal_(0, initial.value, generator);
+    if (initial.kind == Initial::kUniform)
+      return tensor.uniform_(-initial.value, initial.value, generator);
+    return tensor.fill_(initial.value);
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    take(values(parameters_[i].tensor, parameter_initials_[i], i));
+  for (std::size_t i = 0; i < buffers_.size(); ++i)
+    take(values(buffers_[i].tensor, buffer_initials_[i], 0));
+}
+
+at::Tensor BuiltInNetwork::loss(const at::Tensor& inputs, const at::Tensor& targets) {
+  return at::cross_entropy_loss(logits(inputs), targets.reshape({-1}));
+}
+
+Network::Evaluation BuiltInNetwork::evaluate(const at::Tensor& inputs, const at::Tensor& targets) {
+  training_ = false;
+  at::Tensor answers;
+  try {
+    answers = logits(inputs);
+  } catch (...) {
+    training_ = true;
+    throw;
+  }
+  training_ = true;
+  const at::Tensor expected = targets.reshape({-1});
+  Evaluation evaluation;
+  evaluation.loss = at::cross_entropy_loss(answers, expected).item<double>();
+  evaluation.right = answers.argmax(1).eq(expected).sum().item<std::int64_t>();
+  evaluation.answers = expected.numel();
+  return evaluation;
+}
+
+at::Tensor BuiltInNetwork::add_parameter(const std::string& name, at::IntArrayRef shape,
+                                         Initial initial) {
+  // Not touched before the engine re-points it, so these pages are never used.
+  at::Tensor tensor = at::empty(shape, at::kFloat).set_requires_grad(true);
+  parameters_.push_back({name, tensor});
+  parameter_initials_.push_back(initial);
+  return tensor;
+}
+
+at::Tensor BuiltInNetwork::add_buffer(const std::string& name, at::IntArrayRef shape,
+                                      at::ScalarType type, double initial) {
+  at::Tensor tensor = at::full(shape, initial, type);
+  buffers_.push_back({name, tensor});
+  buffer_initials_.push_back({Initial::kConstant, initial});
+  return tensor;
+}
+
+at::Tensor BuiltInNetwork::dropout(const at::Tensor& x) const {
+  return training_ && dropout_ > 0 ? at::dropout(x, dropout_, true) : x;
+}
+
+at::ScalarType scalar_type(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kI32:
+      return at::kInt;
+    case DType::kI16:
+      return at::kShort;
+    case DType::kI8:
+      return at::kChar;
+    case DType::kU8:
+      return at::kByte;
+    case DType::kBool:
+      return at::kBool;
+  }
+  return at::kFloat;
+}
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kF32;
+    case at::kDouble:
+      return DType::kF64;
+    case at::kLong:
+      return DType::kI64;
+    case at::kInt:
+      return DType::kI32;
+    case at::kShort:
+      return DType::kI16;
+    case at::kChar:
+      return DType::kI8;
+    case at::kByte:
+      return DType::kU8;
+    case at::kBool:
+      return DType::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));
+}
+
+}  // namespace surefoot

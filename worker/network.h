@@ -1,0 +1,116 @@
+// A network as the engine (torch_model.cpp) sees it: named tensors and a loss. One class per model
+// kind. Knows libtorch.
+//
+// Tensors: `parameters` are trained, `frozen` are constants, both are re-pointed by the engine at
+// memory it must not write. `buffers` are the network's own memory, set before each micro-batch and
+// read after it. All three are named, distinct, contiguous, on the CPU.
+//
+// Functions throw libtorch's exceptions; the engine turns them into errors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "configs/job.pb.h"
+#include "worker/data.h"
+#include "worker/torch_compat.h"
+
+namespace surefoot {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  [[nodiscard]] const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  [[nodiscard]] const std::vector<NamedTensor>& frozen() const { return frozen_; }
+  [[nodiscard]] const std::vector<NamedTensor>& buffers() const { return buffers_; }
+
+  // The buffer as it is now. A network may put another tensor in its place.
+  [[nodiscard]] virtual at::Tensor buffer(std::size_t index) const {
+    return buffers_[index].tensor;
+  }
+  // Gives buffer `index` these values (same shape and type).
+  virtual void set_buffer(std::size_t index, const at::Tensor& values) {
+    buffers_[index].tensor.copy_(values);
+  }
+
+  // Values of step 0, in the order parameters, frozen, buffers, handed to `take` one at a time.
+  virtual void initial_values(std::uint64_t seed,
+                              const std::function<void(const at::Tensor&)>& take) const = 0;
+
+  // The mean loss of the samples, a scalar that can be differentiated. Training mode.
+  virtual at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets) = 0;
+  // Called after backward: something that only this kind of network can find wrong.
+  virtual Status after_backward() { return {}; }
+
+  struct Evaluation {
+    double loss = 0;  // mean over the samples
+    std::int64_t right = 0;
+    std::int64_t answers = 0;
+  };
+  // Evaluation mode; leaves training mode on.
+  virtual Evaluation evaluate(const at::Tensor& inputs, const at::Tensor& targets) = 0;
+
+  [[nodiscard]] virtual double flops_per_sample() const = 0;
+  [[nodiscard]] virtual std::string config_json() const = 0;
+
+ protected:
+  std::vector<NamedTensor> parameters_;
+  std::vector<NamedTensor> frozen_;
+  std::vector<NamedTensor> buffers_;
+};
+
+// A network whose tensors are made from a list of names, shapes and initial distributions.
+class BuiltInNetwork : public Network {
+ public:
+  void initial_values(std::uint64_t seed,
+                      const std::function<void(const at::Tensor&)>& take) const override;
+  at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets) override;
+  Evaluation evaluate(const at::Tensor& inputs, const at::Tensor& targets) override;
+
+ protected:
+  struct Initial {
+    enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
+    double value = 0;  // the constant, the standard deviation, or the bound of [-value, value)
+  };
+  // Handles stay valid for the life of the network; the engine changes what they point at.
+  at::Tensor add_parameter(const std::string& name, at::IntArrayRef shape, Initial initial);
+  at::Tensor add_buffer(const std::string& name, at::IntArrayRef shape, at::ScalarType type,
+                        double initial);
+  [[nodiscard]] at::Tensor dropout(const at::Tensor& x) const;
+  // `answers` x classes.
+  virtual at::Tensor logits(const at::Tensor& inputs) = 0;
+
+  double dropout_ = 0;
+  bool training_ = true;
+
+ private:
+  std::vector<Initial> parameter_initials_;
+  std::vector<Initial> buffer_initials_;
+};
+
+[[nodiscard]] Result<std::unique_ptr<Network>> make_mlp(const config::Model& model,
+                                                        const Dataset& dataset);
+[[nodiscard]] Result<std::unique_ptr<Network>> make_resnet(const config::Model& model,
+                                                           const Dataset& dataset);
+[[nodiscard]] Result<std::unique_ptr<Network>> make_gpt(const config::Model& model,
+                                                        const Dataset& dataset);
+// Loads the user's module file.
+[[nodiscard]] Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model);
+
+[[nodiscard]] at::ScalarType scalar_type(DType type);
+// Nothing: a type that a state cannot hold.
+[[nodiscard]] std::optional<DType> dtype_of(at::ScalarType type);
+
+// "[2, 3]"
+[[nodiscard]] std::string shape_text(at::IntArrayRef shape);
+
+}  // namespace surefoot

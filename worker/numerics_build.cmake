@@ -1,0 +1,10 @@
+# Writes OUT with a hash of SOURCES (separated by '|') and the compiler: what of this build decides the bits.
+string(REPLACE "|" ";" files "${SOURCES}")
+set(all "${COMPILER}")
+foreach(file ${files})
+  file(SHA256 ${file} hash)
+  string(APPEND all ${hash})
+endforeach()
+string(SHA256 hash "${all}")
+string(SUBSTRING ${hash} 0 16 hash)
+file(WRITE ${OUT} "#pragma once\ninline constexpr char kNumericsBuild[] = \"${hash} (${COMPILER})\";\n")
