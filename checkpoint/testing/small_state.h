@@ -1,6 +1,8 @@
 // Small states for tests: layouts, seeded bytes with zero gaps, digests, identities.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,7 +40,10 @@ inline SmallState small_state(std::int64_t rows, std::uint64_t seed) {
     for (const TensorSpec& tensor : section.tensors) {
       const auto begin = static_cast<std::size_t>(section.offset + tensor.offset);
       const auto end = begin + static_cast<std::size_t>(tensor.elements() * size_of(section.type));
-      for (std::size_t i = begin; i < end; ++i) state.bytes[i] = static_cast<std::byte>(random());
+      for (std::size_t i = begin; i < end; i += 8) {
+        const std::uint64_t word = random();
+        std::memcpy(state.bytes.data() + i, &word, std::min<std::size_t>(8, end - i));
+      }
     }
   }
   for (std::int64_t chunk = 0; chunk < state.layout.chunks(); ++chunk) {
