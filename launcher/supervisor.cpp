@@ -133,7 +133,7 @@ void Machine::start_service() {
 void Machine::on(const ServiceAnswered& e) {
   if (s_.service_up) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  s_.service_up = true;
+  s_.service_up = s_.service_seen = true;
   s_.service_asked = false;
   s_.service_failures = 0;
   s_.service_deadline = Time::max();
@@ -480,7 +480,9 @@ void Machine::on(const CancelAsked&) {
   if (s_.stop.state == JobState::kDone) return ignore("the job is done");
   stop_when_free(kExitDoNotRequeue, JobState::kCancelled, "the job was cancelled");
   if (s_.doing == Doing::kEnding) return because("cancelled: the gang is being ended");
-  if (s_.history.attempt_open && s_.doing != Doing::kClosing) {
+  if (s_.doing == Doing::kClosing)
+    return because("cancelled: the arena is freed once it is stored");
+  if (s_.history.attempt_open) {
     if (s_.leftover && !gang_may_run()) open_attempt_end();
     return end_gang(s_.leftover ? Outcome::kAbandoned : Outcome::kEnded,
                     "cancelled: the gang is ended now");
@@ -514,7 +516,7 @@ void Machine::on(const TimerFired&) {
       return on(FinishFailed{"it took longer than hang_timeout"});
     case Doing::kClosing:
       s_.stop.line += s_.freeing ? "; its memory could not be freed in time"
-                                 : "; the newest step could not be stored in time";
+                                 : "; the newest step is in memory only: not stored in time";
       return leave("the service did not close in time");
     default:
       return ignore("no deadline has passed");

@@ -11,7 +11,8 @@
 //   numbers only rise
 //   - no gang is adopted: one left by a dead supervisor is drained, ended, and followed by the next
 //   attempt
-//   - the arena is freed only when the job is done or cancelled, or has no finished step
+//   - the arena is freed only when the job is done, has no finished step, or was cancelled and its
+//     newest step is stored
 //   - after exit codes 64..66, an exhausted budget, or a reproducible failure nothing is launched
 //   again
 //   - each state but kStopped has a deadline
@@ -308,7 +309,8 @@ struct State {
   Time deadline = Time::max();  // of `doing`
 
   bool service_up = false;
-  bool service_asked = false;           // a StartService is in hand
+  bool service_seen = false;   // it has answered this supervisor, so finished_step is right
+  bool service_asked = false;  // a StartService is in hand
   Time service_deadline = Time::max();  // of the StartService in hand, or when to ask again
   int service_failures = 0;             // in a row
 

@@ -182,22 +182,27 @@ void Machine::give_up_ending(const std::string& message) {
 
 void Machine::close(std::string_view sentence) {
   History& h = s_.history;
-  // Who may still be alive keeps the arena; so does every finished step that is not stored for
-  // good, unless the user gave it up.
-  const bool wanted = h.finished_step.value > 0 && s_.stop.state != JobState::kDone &&
-                      s_.stop.state != JobState::kCancelled;
-  s_.freeing = !wanted && !h.attempt_open;
   s_.doing = Doing::kClosing;
   s_.deadline = s_.now + rules_.close_timeout;
   h.state = s_.stop.state;
-  if (s_.freeing) {
-    s_.service_asked = false;
-    s_.service_deadline = Time::max();
-    perform(FreeArena{});
-  } else {
-    perform(FlushAndKeepArena{});
-  }
   because(sentence);
+  // Finished steps are stored before anything is freed, for a cancelled job too. Where nobody could
+  // be asked, an earlier attempt may have finished some. Who may still be alive keeps the arena.
+  const bool may_have_steps =
+      h.finished_step.value > 0 || (h.attempt.value > 0 && !s_.service_seen);
+  if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
+    perform(FlushAndKeepArena{});
+  } else {
+    free_arena();
+  }
+}
+
+void Machine::free_arena() {
+  s_.freeing = true;
+  s_.deadline = s_.now + rules_.close_timeout;
+  s_.service_asked = false;
+  s_.service_deadline = Time::max();
+  perform(FreeArena{});
 }
 
 void Machine::leave(std::string_view sentence) {
@@ -227,8 +232,15 @@ void Machine::on(const FinishFailed& e) {
 void Machine::on(const ArenaFlushed& e) {
   if (s_.doing != Doing::kClosing || s_.freeing)
     return ignore("the arena was not asked to be flushed");
-  if (!e.stored) s_.stop.line += "; the newest step is in memory only: " + e.message;
-  leave("the newest step is safe and the arena stays");
+  if (!e.stored) {
+    s_.stop.line += "; the newest step is in memory only: " + e.message;
+    return leave("the newest step could not be stored, so the arena stays");
+  }
+  if (s_.stop.state == JobState::kCancelled && !s_.history.attempt_open) {
+    free_arena();
+    return because("the newest step is stored, nothing else of a cancelled job is kept");
+  }
+  leave("the newest step is stored and the arena stays");
 }
 
 void Machine::on(const ArenaFreed& e) {
