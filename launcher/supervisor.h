@@ -150,7 +150,8 @@ struct ServiceAnswered {
   Step ready{-1};    // newest READY snapshot
   Step durable{-1};  // newest verified checkpoint
 };
-// Its process is gone, or it does not answer.
+// Its process is gone, or it does not answer. Told again as long as it is so: an answer that was
+// under way when it died is then not the last word.
 struct ServiceLost {};
 // `message` names no pid or time: it is compared with the last one.
 struct ServiceStartFailed {
@@ -199,6 +200,7 @@ struct GangNotEnded {
 };
 struct TracesCollected {
   Attempt attempt;
+  Culprit culprit{};  // the rank that the others wait for, if known; its reason is not used
 };
 
 // Ctrl-C or SIGTERM at the supervisor. The first drains, the second ends the gang, the third
@@ -325,6 +327,7 @@ struct State {
   std::optional<Outcome> verdict;  // why we end it
   AttemptEnd end;                  // as far as known; end.first_step is set at launch
   Time end_limit{};                // kEnding: give up then
+  std::string not_ended;           // who was left when it was last looked
 
   // How the job stops once nothing runs; exit code -1: it goes on.
   Stop stop{-1, JobState::kRunning, {}};

@@ -35,6 +35,10 @@ int weight(JobState state) {
 }
 
 std::string why(const AttemptEnd& end) {
+  if (end.outcome == Outcome::kPreempted) {
+    return end.code == kExitInterrupted ? "left since its machine goes"
+                                        : "ended since its machine goes";
+  }
   if (!end.culprit.reason.empty()) return end.culprit.reason;
   if (end.signal != 0) return fmt::format("killed by signal {}", end.signal);
   if (end.code == 0) return "left with exit code 0 before the last step";
@@ -129,7 +133,7 @@ void Machine::count_failure(Step step, const std::string& reason, bool progress)
                     reason));
   } else if (reached(h.failures_in_row, rules_.max_failures)) {
     stop_when_free(kExitDoNotRequeue, JobState::kFailed,
-                   fmt::format("{} failed attempts in a row without a new finished step "
+                   fmt::format("failed attempts in a row without a new finished step: {} "
                                "(recovery.max_failures is {}), the last one: {}",
                                h.failures_in_row, rules_.max_failures, reason));
   }
@@ -142,12 +146,12 @@ void Machine::stop_if_totals_are_used_up() {
     stop_when_free(
         kExitDoNotRequeue, JobState::kFailed,
         fmt::format(
-            "{} failed attempts in all (recovery.max_failures_total is {}), the last one: {}",
+            "failed attempts in all: {} (recovery.max_failures_total is {}), the last one: {}",
             h.failures_total, rules_.max_failures_total, h.last_failure_reason));
   } else if (h.preemptions > 0 && reached(h.preemptions, rules_.max_preemptions)) {
     stop_when_free(kExitDoNotRequeue, JobState::kFailed,
-                   fmt::format("{} preemptions (recovery.max_preemptions is {})", h.preemptions,
-                               rules_.max_preemptions));
+                   fmt::format("preemptions in all: {} (recovery.max_preemptions is {})",
+                               h.preemptions, rules_.max_preemptions));
   }
 }
 
@@ -172,10 +176,10 @@ void Machine::stop_when_free(int exit_code, JobState state, std::string line) {
   if (weight(state) > weight(s_.stop.state)) s_.stop = Stop{exit_code, state, std::move(line)};
 }
 
-void Machine::give_up_ending(const std::string& message) {
-  stop_when_free(
-      kExitInterrupted, JobState::kInterrupted,
-      fmt::format("processes of attempt {} could not be ended: {}", s_.history.attempt, message));
+void Machine::give_up_ending() {
+  stop_when_free(kExitInterrupted, JobState::kInterrupted,
+                 fmt::format("processes of attempt {} could not be ended: {}", s_.history.attempt,
+                             s_.not_ended.empty() ? "no answer" : s_.not_ended));
   s_.history.accounting.spend(Cause::kEnd, s_.now);
   close("the gang cannot be ended; the next supervisor must do that first");
 }

@@ -81,7 +81,7 @@ class Machine {
   void close(std::string_view because);
   void free_arena();
   void leave(std::string_view because);
-  void give_up_ending(const std::string& message);
+  void give_up_ending();
 
   const Rules& rules_;
   State s_;

@@ -13,7 +13,7 @@ void World::start_supervisor() {
   records_read_ = 0;
   opened_ = now_;
   elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = gave_up_ = false;
+  user_stops_ = cancel_asked_ = final_ = false;
   interrupts_ = 0;
   if (life_ > 1) ++sights_.resumes;
   if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
@@ -121,7 +121,9 @@ void World::deliver(const Item& item) {
       return feed({now_, ServiceAnswered{Step{ready_}, Step{durable_}}});
     case Kind::kServiceFailed:
       return feed({now_, ServiceStartFailed{"address in use"}});
-    case Kind::kServiceLost:
+    case Kind::kServiceLost:  // told again as long as it is so
+      if (service_ || freed_) return;
+      schedule(std::chrono::seconds(1), Kind::kServiceLost, 0, true);
       return feed({now_, ServiceLost{}});
     case Kind::kTraces:
       return feed({now_, TracesCollected{attempt}});
@@ -198,6 +200,7 @@ void World::perform_start() {
   if (!service_ && starts_fail_ > 0)
     return --starts_fail_, schedule(rng_.ms(10, 3000), Kind::kServiceFailed, 0, true);
   if (!service_) ++sights_.service_restarts;
+  freed_ = false;
   service_ = true;
   schedule(rng_.ms(10, 300), Kind::kServiceUp, 0, true);
 }

@@ -20,6 +20,10 @@ void World::check_decision(const Decision& decision, Attempt before) {
       !decision.effects.empty() && std::holds_alternative<RecordAttemptEnd>(decision.effects[0]);
   if (next.history.failures_total != failures_seen_ && !of_attempt) last_failure_.clear();
   failures_seen_ = next.history.failures_total;
+  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
+                              next.doing == Doing::kCollecting;
+  if (interrupts_ >= 2 && waits_for_gang)
+    violated("interrupted twice, and the gang is still waited for");
   if (next.history.attempt < before) violated("the number of the attempt went back");
 }
 
@@ -153,8 +157,8 @@ void World::check_stop(const Stop& stop) {
   if (gave_up) ++sights_.given_up;
   steps_unseen_ = steps_unseen_ || gave_up;
   if (lives && !gave_up) violated("the job stopped and a gang goes on");
-  if (gave_up && interrupts_ < 3 && now_ - opened_ < plan_.rules.end_timeout)
-    violated("a gang was given up too early");
+  if (gave_up && interrupts_ < 3 && !hard_to_end_)
+    violated("a gang was given up that could be ended");
   const Accounting& accounting = state_.history.accounting;
   if (accounting.elapsed() - elapsed_before_ != now_ - opened_) {
     violated(fmt::format("the causes add up to {:.3f} s, {:.3f} s have elapsed",

@@ -183,6 +183,7 @@ class World {
   int starts_fail_ = 0, starts_silent_ = 0, launches_fail_ = 0, traces_hang_ = 0,
       finishes_fail_ = 0, flushes_fail_ = 0, frees_fail_ = 0;
   Time unkillable_until_{};
+  bool hard_to_end_ = false;  // at some time it was unkillable, or the service could not be had
 
   // The journal and the supervisor.
   supervisor::History journal_;
@@ -215,7 +216,6 @@ class World {
   std::int64_t last_failure_step_ = -1;
   std::string last_failure_;
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
-  bool gave_up_ = false;
 };
 
 }  // namespace surefoot::sim
