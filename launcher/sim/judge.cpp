@@ -6,7 +6,7 @@ namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void World::check_decision(const Decision& decision) {
+void World::check_decision(const Decision& decision, Attempt before) {
   const State& next = decision.next;
   if (decision.reason.empty()) violated("a decision has no reason");
   if (next.doing != Doing::kStopped && deadline(next) == Time::max()) {
@@ -14,8 +14,17 @@ void World::check_decision(const Decision& decision) {
   }
   if (next.history.finished_step.value > finished_)
     violated("the core claims a step that nobody has finished");
-  if (next.history.attempt < state_.history.attempt)
-    violated("the number of the attempt went back");
+  // A failure of the service or of the last export counts too, and then the next crash is not the
+  // same twice in a row.
+  const bool of_attempt =
+      !decision.effects.empty() && std::holds_alternative<RecordAttemptEnd>(decision.effects[0]);
+  if (next.history.failures_total != failures_seen_ && !of_attempt) last_failure_.clear();
+  failures_seen_ = next.history.failures_total;
+  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
+                              next.doing == Doing::kCollecting;
+  if (interrupts_ >= 2 && waits_for_gang)
+    violated("interrupted twice, and the gang is still waited for");
+  if (next.history.attempt < before) violated("the number of the attempt went back");
 }
 
 void World::check_launch(Attempt attempt) {
@@ -48,7 +57,7 @@ void World::check_free() {
   for (const SimGang& g : gangs_) {
     if (g.mpirun || g.workers) violated("the arena is freed under a living gang");
   }
-  if (finished_ > 0 && !stored_ && !cancel_asked_ && ready_ > 0)
+  if (!stored_ && ready_ > 0 && (!cancel_asked_ || durable_ < ready_))
     violated("the arena of an unfinished job is freed");
 }
 
@@ -133,7 +142,9 @@ void World::count_setback(const SimGang& g, const AttemptEnd& end) {
   if (!failed) return;
   ++setbacks_;
   ++failures_total_;
-  failures_in_row_ = finished_ > end.first_step.value ? 0 : failures_in_row_ + 1;
+  failures_in_row_ = finished_ > finished_at_failure_ ? 0 : failures_in_row_;
+  failures_in_row_ += finished_ == end.first_step.value;
+  finished_at_failure_ = finished_;
   same_twice_ = last_failure_step_ == end.culprit.step.value && last_failure_ == end.culprit.reason;
   last_failure_step_ = end.culprit.step.value;
   last_failure_ = end.culprit.reason;
@@ -144,9 +155,10 @@ void World::check_stop(const Stop& stop) {
   for (const SimGang& g : gangs_) lives = lives || g.mpirun || g.workers;
   const bool gave_up = state_.history.attempt_open;
   if (gave_up) ++sights_.given_up;
+  steps_unseen_ = steps_unseen_ || gave_up;
   if (lives && !gave_up) violated("the job stopped and a gang goes on");
-  if (gave_up && interrupts_ < 3 && now_ - opened_ < plan_.rules.end_timeout)
-    violated("a gang was given up too early");
+  if (gave_up && interrupts_ < 3 && !hard_to_end_)
+    violated("a gang was given up that could be ended");
   const Accounting& accounting = state_.history.accounting;
   if (accounting.elapsed() - elapsed_before_ != now_ - opened_) {
     violated(fmt::format("the causes add up to {:.3f} s, {:.3f} s have elapsed",
