@@ -36,8 +36,12 @@ TEST(JobDirectory, NamesTheLogsOfAnAttemptSoThatTheySort) {
 TEST(JobDirectory, PutsCheckpointsUnderTheJobsName) {
   const JobDirectory directory{"/d"};
   LoadedJob job = job_named("x");
-  for (const auto& [to, expected] : std::vector<std::pair<std::string, std::string>>{
-           {"checkpoints", "/d/checkpoints/x"}, {"../shared", "/shared/x"}, {"/scratch", "/scratch/x"}, {"file:///scratch/", "/scratch/x"}, {"file://c", "/d/c/x"}}) {
+  for (const auto& [to, expected] :
+       std::vector<std::pair<std::string, std::string>>{{"checkpoints", "/d/checkpoints/x"},
+                                                        {"../shared", "/shared/x"},
+                                                        {"/scratch", "/scratch/x"},
+                                                        {"file:///scratch/", "/scratch/x"},
+                                                        {"file://c", "/d/c/x"}}) {
     job.job.mutable_checkpoint()->set_to(to);
     EXPECT_EQ(directory.checkpoints(job.job), expected) << to;
   }
@@ -55,7 +59,8 @@ TEST_F(JobId, IsMadeOnceAndReadAfterwards) {
   EXPECT_EQ(id->size(), 16U);
   EXPECT_EQ(*directory_.job_id("x"), *id);
   std::set<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory_.root)) files.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.root))
+    files.insert(entry.path().filename());
   EXPECT_THAT(files, testing::ElementsAre("job.json"));
 }
 
@@ -80,7 +85,8 @@ TEST_F(JobId, IsTheSameForProcessesThatAskAtOnce) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       const Result<std::string> id = directory_.job_id("x");
-      const bool is_written = id && write_file_atomically(folder_.path() / fmt::format("id-{}", i), *id).has_value();
+      const bool is_written =
+          id && write_file_atomically(folder_.path() / fmt::format("id-{}", i), *id).has_value();
       ::_exit(is_written ? 0 : 1);
     }
     children.push_back(child);
@@ -102,7 +108,9 @@ TEST_F(JobId, OfAnotherJobIsRefused) {
 }
 
 TEST_F(JobId, ThatCannotBeReadIsNotReplaced) {
-  for (const char* text : {"", "{}", "[]", "{\"id\": 5, \"name\": \"x\"}", "{\"id\": \"../../etc\", \"name\": \"x\"}", "{\"id\": \"0123456789abcdef\"", "\xFF\xFE"}) {
+  for (const char* text :
+       {"", "{}", "[]", "{\"id\": 5, \"name\": \"x\"}", "{\"id\": \"../../etc\", \"name\": \"x\"}",
+        "{\"id\": \"0123456789abcdef\"", "\xFF\xFE"}) {
     folder_.write("runs/x/job.json", text);
     const Result<std::string> id = directory_.job_id("x");
     ASSERT_FALSE(id) << text;

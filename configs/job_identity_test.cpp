@@ -30,22 +30,29 @@ TEST_F(Identity, HasALineForEachTrainingKeyThatApplies) {
   EXPECT_THAT(identity.lines, Contains("train.optimizer.betas: [0.9, 0.999]"));
   EXPECT_THAT(identity.lines, Contains("resources.threads_per_worker: 1"));
   EXPECT_THAT(identity.lines, Contains(StartsWith("data.path: 1000 bytes, xxh3 ")));
-  for (const char* other : {"name", "model.hidden", "train.eval_every", "resources.workers_per_node", "checkpoint", "recovery", "data.eval_path"}) {
+  for (const char* other :
+       {"name", "model.hidden", "train.eval_every", "resources.workers_per_node", "checkpoint",
+        "recovery", "data.eval_path"}) {
     EXPECT_THAT(identity.lines, Not(Contains(StartsWith(other)))) << other;
   }
 }
 
 TEST_F(Identity, IsTheSameForOtherOperationalKeys) {
   const TrainingIdentity identity = of({});
-  for (const char* set : {"name=other", "resources.workers_per_node=1:4", "checkpoint.interval=1m", "recovery.max_failures=9", "train.eval_every=5", "train.bucket_size=1MiB", "train.on_nan=rollback"}) {
+  for (const char* set : {"name=other", "resources.workers_per_node=1:4", "checkpoint.interval=1m",
+                          "recovery.max_failures=9", "train.eval_every=5", "train.bucket_size=1MiB",
+                          "train.on_nan=rollback"}) {
     EXPECT_EQ(of({set}).hash, identity.hash) << set;
   }
 }
 
 TEST_F(Identity, ChangesWithEveryTrainingKey) {
   const TrainingIdentity identity = of({});
-  for (const char* set : {"model.n_layer=3", "model.dropout=0.1", "train.global_batch_size=64", "train.micro_batch_size=8", "train.optimizer.lr=2e-3", "train.optimizer.betas=[0.9, 0.95]",
-                          "train.grad_clip=1", "train.seed=2", "train.reduction=fast", "resources.threads_per_worker=2", "data.holdout=0.1", "data.path=odd.bin"}) {
+  for (const char* set :
+       {"model.n_layer=3", "model.dropout=0.1", "train.global_batch_size=64",
+        "train.micro_batch_size=8", "train.optimizer.lr=2e-3", "train.optimizer.betas=[0.9, 0.95]",
+        "train.grad_clip=1", "train.seed=2", "train.reduction=fast",
+        "resources.threads_per_worker=2", "data.holdout=0.1", "data.path=odd.bin"}) {
     EXPECT_NE(of({set}).hash, identity.hash) << set;
   }
 }
@@ -74,7 +81,8 @@ TEST_F(Identity, SeesAChangeInTheFirstAndTheLastBlockOfALargeFile) {
   const std::int64_t size = (1LL << 30) + 12'345'678;
   const auto large = [&](std::int64_t at) {
     const std::filesystem::path path = folder_.write("large.txt", "");
-    std::filesystem::resize_file(path, static_cast<std::uintmax_t>(size));  // a hole: takes no space
+    std::filesystem::resize_file(path,
+                                 static_cast<std::uintmax_t>(size));  // a hole: takes no space
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     if (at >= 0) {
       file.seekp(at);
@@ -85,7 +93,8 @@ TEST_F(Identity, SeesAChangeInTheFirstAndTheLastBlockOfALargeFile) {
   };
   const Digest untouched = large(-1);
   EXPECT_EQ(large(-1), untouched);
-  for (const std::int64_t at : {std::int64_t{0}, std::int64_t{65535}, size - 65536, size - 1}) EXPECT_NE(large(at), untouched) << at;
+  for (const std::int64_t at : {std::int64_t{0}, std::int64_t{65535}, size - 65536, size - 1})
+    EXPECT_NE(large(at), untouched) << at;
 }
 
 TEST_F(Identity, NamesAFileThatCannotBeRead) {
@@ -101,7 +110,8 @@ TEST(Differences, SayWhatWasAndWhatIs) {
   const std::vector<std::string> was = {"train.seed: 1", "model.n_layer: 2", "train.max_steps: 5"};
   EXPECT_THAT(differences(was, was), IsEmpty());
   EXPECT_THAT(differences(was, {"train.seed: 2", "model.n_layer: 2", "model.width: 3"}),
-              ElementsAre("train.seed: was 1, is 2", "train.max_steps: was 5, is not set", "model.width: was not set, is 3"));
+              ElementsAre("train.seed: was 1, is 2", "train.max_steps: was 5, is not set",
+                          "model.width: was not set, is 3"));
 }
 
 }  // namespace

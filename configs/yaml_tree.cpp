@@ -13,7 +13,8 @@
 namespace surefoot::configs {
 namespace {
 
-// The lines of a text, to turn yaml-cpp's byte columns into characters and to show what stands at a place.
+// The lines of a text, to turn yaml-cpp's byte columns into characters and to show what stands at a
+// place.
 class Lines {
  public:
   explicit Lines(std::string_view text) : text_(text) {
@@ -22,8 +23,9 @@ class Lines {
       if (text[i] == '\n') starts_.push_back(i + 1);
     }
   }
-  // Lines and byte columns count from 0 as yaml-cpp's, the result from 1. Goes on from the last call's place in the
-  // same line: counting a line of a megabyte from its start for each node would take minutes.
+  // Lines and byte columns count from 0 as yaml-cpp's, the result from 1. Goes on from the last
+  // call's place in the same line: counting a line of a megabyte from its start for each node would
+  // take minutes.
   [[nodiscard]] int column(int line, int byte_column) {
     if (!has(line) || byte_column < 0) return 1;
     if (line != last_line_ || byte_column < last_byte_column_) {
@@ -34,7 +36,8 @@ class Lines {
     const std::string_view rest = text_.substr(starts_[static_cast<std::size_t>(line)]);
     for (; last_byte_column_ < byte_column; ++last_byte_column_) {
       const auto at = static_cast<std::size_t>(last_byte_column_);
-      if (at < rest.size() && (static_cast<unsigned char>(rest[at]) & 0xC0U) != 0x80U) ++last_column_;
+      if (at < rest.size() && (static_cast<unsigned char>(rest[at]) & 0xC0U) != 0x80U)
+        ++last_column_;
     }
     return last_column_;
   }
@@ -51,7 +54,9 @@ class Lines {
   }
 
  private:
-  [[nodiscard]] bool has(int line) const { return line >= 0 && static_cast<std::size_t>(line) < starts_.size(); }
+  [[nodiscard]] bool has(int line) const {
+    return line >= 0 && static_cast<std::size_t>(line) < starts_.size();
+  }
   [[nodiscard]] std::string_view line_text(int line) const {
     if (!has(line)) return "";
     const std::string_view rest = text_.substr(starts_[static_cast<std::size_t>(line)]);
@@ -69,13 +74,18 @@ class Lines {
 Problem problem_of(const YAML::Exception& exception, int source, Lines& lines) {
   const YAML::Mark& mark = exception.mark;
   if (mark.is_null()) return {{source, 0, 0}, "", "cannot be read as YAML: " + exception.msg};
-  const auto place = [&](int byte_column) { return Position{source, mark.line + 1, lines.column(mark.line, byte_column)}; };
+  const auto place = [&](int byte_column) {
+    return Position{source, mark.line + 1, lines.column(mark.line, byte_column)};
+  };
   if (const std::optional<int> tab = lines.indenting_tab(mark.line)) {
-    return {place(*tab), "", fmt::format("cannot be read as YAML: {}; found a tab, allowed to indent are spaces", exception.msg)};
+    return {place(*tab), "",
+            fmt::format("cannot be read as YAML: {}; found a tab, allowed to indent are spaces",
+                        exception.msg)};
   }
   const std::string_view rest = lines.from(mark.line, mark.column);
   const std::string at = rest.empty() ? "the end of the line" : quote(rest);
-  return {place(mark.column), "", fmt::format("cannot be read as YAML: {}, at {}", exception.msg, at)};
+  return {place(mark.column), "",
+          fmt::format("cannot be read as YAML: {}, at {}", exception.msg, at)};
 }
 
 // Ends the parse: going on could cost without bound, or what follows has no meaning. Caught in
@@ -86,8 +96,7 @@ struct Refused {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(Lines& lines, int source, std::string_view prefix,
-              std::vector<Problem>& problems)
+  TreeBuilder(Lines& lines, int source, std::string_view prefix, std::vector<Problem>& problems)
       : lines_(lines), source_(source), prefix_(prefix), problems_(problems) {}
 
   [[nodiscard]] NodePtr root() const { return root_; }
