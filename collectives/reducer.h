@@ -107,6 +107,12 @@ class Reducer {
 // The reproducible reduction. The communicator must outlive the reducer.
 [[nodiscard]] std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator,
                                                          const ReducerOptions& options);
+// The same, and ranks of one node read each other's gradient buffers where they lie
+// (slot_memory.h), so that nothing is copied and no staging is needed between them. All ranks must
+// call it together; blocks until `deadline`. kNoSpace: a node has not enough memory.
+[[nodiscard]] Result<std::unique_ptr<Reducer>> connect_tree_reducer(Communicator& communicator,
+                                                                    const ReducerOptions& options,
+                                                                    Time deadline);
 // The library's all-reduce, for `reduction: fast`: same calls, bits depend on P.
 [[nodiscard]] std::unique_ptr<Reducer> make_fast_reducer(Communicator& communicator,
                                                          const ReducerOptions& options);

@@ -1,6 +1,7 @@
 #include "collectives/tree_reducer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "collectives/arithmetic.h"
@@ -22,13 +23,15 @@ std::int64_t size(ElementRange range) {
 
 }  // namespace
 
-TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& options)
+TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& options,
+                         SlotMemory slots)
     : communicator_(communicator),
       ranges_(options),
       own_(micro_batches_of(communicator.rank(), communicator.size(), options.micro_batches)),
       schedule_(local_schedule(own_.begin, own_.end, options.micro_batches)),
       finishing_(finishing_schedule(communicator.size(), options.micro_batches)),
-      share_(ranges_.share(communicator.rank())) {
+      share_(ranges_.share(communicator.rank())),
+      slots_(std::move(slots)) {
   const int ranks = communicator.size();
   const int me = communicator.rank();
   SUREFOOT_CHECK(ranges_.ranks() == ranks);
@@ -41,20 +44,18 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
     if (rank != me && ranges_.needs(me, rank)) needed_owners_.push_back(rank);
     if (rank != me && ranges_.needs(rank, me)) needing_ranks_.push_back(rank);
     const TreeNode theirs = micro_batches_of(rank, ranks, options.micro_batches);
-    const auto count =
-        static_cast<int>(subtree_roots(theirs.begin, theirs.end, options.micro_batches).size());
+    const LocalSchedule schedule = local_schedule(theirs.begin, theirs.end, options.micro_batches);
+    const auto count = static_cast<int>(schedule.root_slots.size());
     max_roots_ = std::max(max_roots_, count);
+    const bool is_message = rank != me && !slots_.sees(rank);
     for (int i = 0; i < count; ++i) {
-      const bool is_own = rank == me;
-      roots_.push_back({rank, i, is_own ? schedule_.root_slots[index(i)] : -1,
-                        AlignedBuffer(is_own ? 0 : own_elements)});
-      remote_roots_ += is_own ? 0 : 1;
+      roots_.push_back(
+          {rank, i, schedule.root_slots[index(i)], AlignedBuffer(is_message ? own_elements : 0)});
+      remote_roots_ += rank != me ? 1 : 0;
     }
   }
-  for (int slot = 0; slot < schedule_.slot_count; ++slot)
-    slots_.emplace_back(ranges_.padded_elements());
-  clean_.assign(slots_.size(), true);
-  for (std::size_t i = 0; i < roots_.size(); ++i) partial_.emplace_back(kPieceElements);
+  clean_.assign(index(schedule_.slot_count), true);
+  plan_partial_sums();
   operands_.resize(roots_.size());
 
   const int closing_tag = tag_of_sum(ranges_.bucket_count());
@@ -68,6 +69,24 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
   root_sends_.resize(buckets * index(ranks) * schedule_.root_slots.size());
   sum_sends_.reserve(buckets * needing_ranks_.size());
   sum_receives_.reserve(buckets * needed_owners_.size());
+}
+
+void TreeReducer::plan_partial_sums() {
+  // By root: where the sum that took its place lies; -1 while it is the root itself.
+  std::vector<int> place(roots_.size(), -1);
+  std::vector<int> free;
+  int count = 0;
+  for (const Addition& addition : finishing_) {
+    for (int operand : {addition.left, addition.right}) {
+      if (place[index(operand)] >= 0) free.push_back(place[index(operand)]);
+    }
+    if (free.empty()) free.push_back(count++);
+    // Over one of its own operands, where that is a sum: element by element this is safe.
+    place[index(addition.left)] = free.back();
+    partial_of_.push_back(free.back());
+    free.pop_back();
+  }
+  for (int i = 0; i < count; ++i) partial_.emplace_back(static_cast<std::int64_t>(kPieceElements));
 }
 
 bool TreeReducer::in_last_micro_batch() const {
@@ -102,9 +121,13 @@ void TreeReducer::begin_step() {
     if (elements == 0) continue;
     std::size_t at = index(bucket) * index(remote_roots_);
     for (Root& root : roots_) {
-      if (root.slot >= 0) continue;
-      const auto into =
-          root.staging.span().subspan(index(staging_offset_[index(bucket)]), index(elements));
+      if (root.rank == communicator_.rank()) continue;
+      std::span<float> into;
+      if (!slots_.sees(root.rank)) {
+        into = root.staging.span().subspan(index(staging_offset_[index(bucket)]), index(elements));
+      } else if (root.index > 0) {
+        continue;  // one empty message tells of all roots of a rank whose memory this one sees
+      }
       root_receives_[at++] = communicator_.receive(std::as_writable_bytes(into), root.rank,
                                                    tag_of_root(bucket, root.index));
     }
@@ -114,7 +137,7 @@ void TreeReducer::begin_step() {
 std::span<float> TreeReducer::begin_micro_batch() {
   SUREFOOT_CHECK(micro_batch_ < own_.end - own_.begin);
   const std::size_t slot = index(schedule_.slots[index(micro_batch_)]);
-  const std::span<float> buffer = slots_[slot].span();
+  const std::span<float> buffer = slots_.slot(static_cast<int>(slot));
   if (!clean_[slot]) std::memset(buffer.data(), 0, buffer.size_bytes());
   clean_[slot] = false;
   return buffer.first(index(ranges_.elements()));
@@ -163,14 +186,16 @@ void TreeReducer::do_additions(const std::vector<Addition>& additions, ElementRa
        at += static_cast<std::int64_t>(kPieceElements)) {
     const std::size_t count = std::min(kPieceElements, index(elements.end - at));
     for (const Addition& addition : additions) {
-      add_and_clear(slots_[index(addition.left)].data() + at,
-                    slots_[index(addition.right)].data() + at, count);
+      add_and_clear(slots_.slot(addition.left).data() + at, slots_.slot(addition.right).data() + at,
+                    count);
     }
   }
 }
 
 void TreeReducer::ship(int bucket) {
   do_additions(schedule_.additions.back(), ranges_.bucket(bucket));
+  // What an empty message tells of must be in memory before the message is.
+  std::atomic_thread_fence(std::memory_order_release);
   const std::size_t own_roots = schedule_.root_slots.size();
   for (int step = 1; step < ranges_.ranks(); ++step) {
     // Each rank starts with its neighbour, so that not all send to rank 0 first.
@@ -178,9 +203,13 @@ void TreeReducer::ship(int bucket) {
     const ElementRange range = ranges_.range(bucket, owner);
     if (size(range) == 0) continue;
     std::size_t at = (index(bucket) * index(ranges_.ranks()) + index(owner)) * own_roots;
+    if (slots_.is_seen_by(owner)) {
+      root_sends_[at] = communicator_.send({}, owner, tag_of_root(bucket, 0));
+      continue;
+    }
     for (std::size_t i = 0; i < own_roots; ++i) {
-      const auto part = slots_[index(schedule_.root_slots[i])].span().subspan(index(range.begin),
-                                                                              index(size(range)));
+      const auto part =
+          slots_.slot(schedule_.root_slots[i]).subspan(index(range.begin), index(size(range)));
       root_sends_[at++] =
           communicator_.send(std::as_bytes(part), owner, tag_of_root(bucket, static_cast<int>(i)));
     }
@@ -202,33 +231,35 @@ void TreeReducer::advance() {
     if (!communicator_.test(sends_of(bucket, owner))) break;
     const ElementRange range = ranges_.range(bucket, owner);
     if (size(range) == 0) continue;
-    const auto into = slots_[index(schedule_.root_slots.front())].span().subspan(
-        index(range.begin), index(size(range)));
+    const auto into = sum_slot().subspan(index(range.begin), index(size(range)));
     sum_receives_.push_back(
         communicator_.receive(std::as_writable_bytes(into), owner, tag_of_sum(bucket)));
   }
 }
 
 void TreeReducer::finish_range(int bucket) {
+  std::atomic_thread_fence(std::memory_order_acquire);
   const ElementRange range = ranges_.range(bucket, communicator_.rank());
   for (std::int64_t at = range.begin; at < range.end; at += kBlockElements)
     finish_piece(bucket, {at, at + kBlockElements});
 }
 
+const float* TreeReducer::operand(const Root& root, int bucket, std::int64_t begin) const {
+  if (root.rank == communicator_.rank()) return slots_.slot(root.slot).data() + begin;
+  if (slots_.sees(root.rank)) return slots_.slot_of(root.rank, root.slot) + begin;
+  return root.staging.data() + staging_offset_[index(bucket)] + begin -
+         ranges_.range(bucket, communicator_.rank()).begin;
+}
+
 void TreeReducer::finish_piece(int bucket, ElementRange piece) {
-  const std::int64_t in_staging = staging_offset_[index(bucket)] + piece.begin -
-                                  ranges_.range(bucket, communicator_.rank()).begin;
-  for (std::size_t i = 0; i < roots_.size(); ++i) {
-    const Root& root = roots_[i];
-    operands_[i] = root.slot >= 0 ? slots_[index(root.slot)].data() + piece.begin
-                                  : root.staging.data() + in_staging;
-  }
-  float* const sum = slots_[index(schedule_.root_slots.front())].data() + piece.begin;
+  for (std::size_t i = 0; i < roots_.size(); ++i)
+    operands_[i] = operand(roots_[i], bucket, piece.begin);
+  float* const sum = sum_slot().data() + piece.begin;
   for (std::size_t i = 0; i < finishing_.size(); ++i) {
     const Addition& addition = finishing_[i];
     // Sums on their way stay in the cache; only the last one goes to memory, over an operand that
     // nobody needs any more.
-    float* const to = i + 1 == finishing_.size() ? sum : partial_[index(addition.left)].data();
+    float* const to = i + 1 == finishing_.size() ? sum : partial_[index(partial_of_[i])].data();
     add(operands_[index(addition.left)], operands_[index(addition.right)], to, kPieceElements);
     operands_[index(addition.left)] = to;
   }
@@ -239,8 +270,7 @@ void TreeReducer::finish_piece(int bucket, ElementRange piece) {
 void TreeReducer::send_sum(int bucket) {
   const ElementRange range = ranges_.range(bucket, communicator_.rank());
   if (size(range) == 0) return;
-  const auto part = slots_[index(schedule_.root_slots.front())].span().subspan(index(range.begin),
-                                                                               index(size(range)));
+  const auto part = sum_slot().subspan(index(range.begin), index(size(range)));
   for (int rank : needing_ranks_)
     sum_sends_.push_back(communicator_.send(std::as_bytes(part), rank, tag_of_sum(bucket)));
 }
@@ -265,13 +295,34 @@ Result<ReducedStep> TreeReducer::finish(const ControlWord& mine, Time deadline) 
 }
 
 std::span<const float> TreeReducer::sum() const {
-  return std::span<const float>(slots_[index(schedule_.root_slots.front())].span())
-      .first(index(ranges_.elements()));
+  return std::span<const float>(sum_slot()).first(index(ranges_.elements()));
 }
+
+namespace {
+
+int slot_count(const Communicator& communicator, const ReducerOptions& options) {
+  const TreeNode own =
+      micro_batches_of(communicator.rank(), communicator.size(), options.micro_batches);
+  return local_schedule(own.begin, own.end, options.micro_batches).slot_count;
+}
+
+}  // namespace
 
 std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator,
                                            const ReducerOptions& options) {
-  return std::make_unique<TreeReducer>(communicator, options);
+  SlotMemory slots(slot_count(communicator, options), Ranges(options).padded_elements());
+  return std::make_unique<TreeReducer>(communicator, options, std::move(slots));
+}
+
+Result<std::unique_ptr<Reducer>> connect_tree_reducer(Communicator& communicator,
+                                                      const ReducerOptions& options,
+                                                      Time deadline) {
+  const int count = slot_count(communicator, options);
+  if (communicator.size() == 1) return make_tree_reducer(communicator, options);
+  SUREFOOT_ASSIGN(auto slots, SlotMemory::connect(communicator, options.places, count,
+                                                  Ranges(options).padded_elements(), deadline));
+  return std::unique_ptr<Reducer>(
+      std::make_unique<TreeReducer>(communicator, options, std::move(slots)));
 }
 
 }  // namespace surefoot
