@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cmath>
 #include <set>
 
@@ -23,7 +24,8 @@ using testing::options_for;
 using testing::places;
 using testing::StepNumbers;
 
-// A thread costs the thread sanitizer a hundred times what it costs elsewhere, and the sweep starts thousands.
+// A thread costs the thread sanitizer a hundred times what it costs elsewhere, and the sweep starts
+// thousands.
 #ifdef __SANITIZE_THREAD__
 constexpr int kSweepStride = 9;
 #else
@@ -174,10 +176,14 @@ TEST(TreeReducer, HandsOutNoMoreBuffersThanItSays) {
 
 TEST(TreeReducer, NamesTheRankThatDiedInTheMiddleOfAStep) {
   const Expected expected({.gradient_elements = 50000, .micro_batches = 6});
+  // Losing a rank ends the waits of all, so it must not happen while another is still in the step
+  // before.
+  std::barrier after_first_step(3);
   on_all_ranks(3, [&](LocalGang& gang, Communicator& communicator) {
     const auto reducer =
         make_tree_reducer(communicator, options_for(expected.numbers, places(3, 3), 1));
     check_step(*reducer, communicator.rank(), 3, expected, 1);
+    after_first_step.arrive_and_wait();
     reducer->begin_step();
     (void)reducer->begin_micro_batch();
     reducer->end_micro_batch(0);

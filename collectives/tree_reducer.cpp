@@ -9,6 +9,9 @@
 namespace surefoot {
 namespace {
 
+// So many buckets can be on their way at once. With the default buckets, two to four megabytes from
+// each peer, more than a fast network holds; and still less than a processor's last cache.
+constexpr int kWindow = 4;
 constexpr std::string_view kWhat = "the gradients of the step";
 static_assert(kPieceElements == kBlockElements,
               "finish_piece takes a piece for a block of the norm");
@@ -35,10 +38,8 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
   const int ranks = communicator.size();
   const int me = communicator.rank();
   SUREFOOT_CHECK(ranges_.ranks() == ranks);
-  std::int64_t own_elements = 0;
   for (int bucket = 0; bucket < ranges_.bucket_count(); ++bucket) {
-    staging_offset_.push_back(own_elements);
-    own_elements += size(ranges_.range(bucket, me));
+    largest_range_ = std::max(largest_range_, size(ranges_.range(bucket, me)));
   }
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank != me && ranges_.needs(me, rank)) needed_owners_.push_back(rank);
@@ -49,8 +50,8 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
     max_roots_ = std::max(max_roots_, count);
     const bool is_message = rank != me && !slots_.sees(rank);
     for (int i = 0; i < count; ++i) {
-      roots_.push_back(
-          {rank, i, schedule.root_slots[index(i)], AlignedBuffer(is_message ? own_elements : 0)});
+      roots_.push_back({rank, i, schedule.root_slots[index(i)],
+                        AlignedBuffer(is_message ? kWindow * largest_range_ : 0)});
       remote_roots_ += rank != me ? 1 : 0;
     }
   }
@@ -64,7 +65,7 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
       std::make_unique<ClosingExchange>(communicator, ranges_, options.micro_batches, closing_tag);
   const std::size_t buckets = index(ranges_.bucket_count());
   missing_.resize(buckets);
-  shipped_.reserve(buckets);
+  is_shipped_.resize(buckets);
   root_receives_.resize(buckets * index(remote_roots_));
   root_sends_.resize(buckets * index(ranks) * schedule_.root_slots.size());
   sum_sends_.reserve(buckets * needing_ranks_.size());
@@ -104,33 +105,41 @@ std::span<const Request> TreeReducer::sends_of(int bucket, int owner) const {
       .subspan((index(bucket) * index(ranges_.ranks()) + index(owner)) * own_roots, own_roots);
 }
 
+std::int64_t TreeReducer::staging_offset(int bucket) const {
+  return bucket % kWindow * largest_range_;
+}
+
 void TreeReducer::begin_step() {
   micro_batch_ = 0;
-  shipped_.clear();
   finished_ = 0;
   collecting_ = 0;
   sum_sends_.clear();
   sum_receives_.clear();
+  std::fill(is_shipped_.begin(), is_shipped_.end(), false);
   std::fill(root_receives_.begin(), root_receives_.end(), Request{});
   std::fill(root_sends_.begin(), root_sends_.end(), Request{});
   closing_->begin_step();
-  // In the order in which they will come, so that the transport finds each at the head of its list.
-  for (int bucket = ranges_.bucket_count() - 1; bucket >= 0; --bucket) {
-    missing_[index(bucket)] = ranges_.real_elements(ranges_.bucket(bucket));
-    const std::int64_t elements = size(ranges_.range(bucket, communicator_.rank()));
-    if (elements == 0) continue;
-    std::size_t at = index(bucket) * index(remote_roots_);
-    for (Root& root : roots_) {
-      if (root.rank == communicator_.rank()) continue;
-      std::span<float> into;
-      if (!slots_.sees(root.rank)) {
-        into = root.staging.span().subspan(index(staging_offset_[index(bucket)]), index(elements));
-      } else if (root.index > 0) {
-        continue;  // one empty message tells of all roots of a rank whose memory this one sees
-      }
-      root_receives_[at++] = communicator_.receive(std::as_writable_bytes(into), root.rank,
-                                                   tag_of_root(bucket, root.index));
+  for (std::size_t i = 0; i < missing_.size(); ++i) {
+    missing_[i] = ranges_.real_elements(ranges_.bucket(static_cast<int>(i)));
+    if (i < static_cast<std::size_t>(kWindow)) post_receives(i);
+  }
+}
+
+void TreeReducer::post_receives(std::size_t position) {
+  const int bucket = bucket_at(position);
+  const std::int64_t elements = size(ranges_.range(bucket, communicator_.rank()));
+  if (elements == 0) return;
+  std::size_t at = index(bucket) * index(remote_roots_);
+  for (const Root& root : roots_) {
+    if (root.rank == communicator_.rank()) continue;
+    std::span<float> into;
+    if (!slots_.sees(root.rank)) {
+      into = root.staging.span().subspan(index(staging_offset(bucket)), index(elements));
+    } else if (root.index > 0) {
+      continue;  // one empty message tells of all roots of a rank whose memory this one sees
     }
+    root_receives_[at++] = communicator_.receive(std::as_writable_bytes(into), root.rank,
+                                                 tag_of_root(bucket, root.index));
   }
 }
 
@@ -214,18 +223,23 @@ void TreeReducer::ship(int bucket) {
           communicator_.send(std::as_bytes(part), owner, tag_of_root(bucket, static_cast<int>(i)));
     }
   }
-  shipped_.push_back(bucket);
+  is_shipped_[index(bucket)] = true;
 }
 
 void TreeReducer::advance() {
-  while (finished_ < shipped_.size() && communicator_.test(receives_of(shipped_[finished_]))) {
-    const int bucket = shipped_[finished_++];
+  const auto is_shipped = [this](std::size_t position) {
+    return position < is_shipped_.size() && is_shipped_[index(bucket_at(position))];
+  };
+  while (is_shipped(finished_) && communicator_.test(receives_of(bucket_at(finished_)))) {
+    const int bucket = bucket_at(finished_);
     finish_range(bucket);
     send_sum(bucket);
+    if (finished_ + kWindow < is_shipped_.size()) post_receives(finished_ + kWindow);
+    ++finished_;
   }
   const std::size_t owners = needed_owners_.size();
-  for (; collecting_ < shipped_.size() * owners; ++collecting_) {
-    const int bucket = shipped_[collecting_ / owners];
+  for (; owners > 0 && is_shipped(collecting_ / owners); ++collecting_) {
+    const int bucket = bucket_at(collecting_ / owners);
     const int owner = needed_owners_[collecting_ % owners];
     // The sum goes where this rank's own root lies: not before its owner has taken the root.
     if (!communicator_.test(sends_of(bucket, owner))) break;
@@ -247,7 +261,7 @@ void TreeReducer::finish_range(int bucket) {
 const float* TreeReducer::operand(const Root& root, int bucket, std::int64_t begin) const {
   if (root.rank == communicator_.rank()) return slots_.slot(root.slot).data() + begin;
   if (slots_.sees(root.rank)) return slots_.slot_of(root.rank, root.slot) + begin;
-  return root.staging.data() + staging_offset_[index(bucket)] + begin -
+  return root.staging.data() + staging_offset(bucket) + begin -
          ranges_.range(bucket, communicator_.rank()).begin;
 }
 
@@ -276,10 +290,8 @@ void TreeReducer::send_sum(int bucket) {
 }
 
 Status TreeReducer::wait_for_sums(Time deadline) {
-  while (finished_ < shipped_.size()) {
-    advance();
-    if (finished_ == shipped_.size()) break;
-    SUREFOOT_TRY(communicator_.wait(receives_of(shipped_[finished_]), deadline, kWhat));
+  for (advance(); finished_ < is_shipped_.size(); advance()) {
+    SUREFOOT_TRY(communicator_.wait(receives_of(bucket_at(finished_)), deadline, kWhat));
   }
   SUREFOOT_TRY(communicator_.wait(root_receives_, deadline, kWhat));
   SUREFOOT_TRY(communicator_.wait(root_sends_, deadline, kWhat));

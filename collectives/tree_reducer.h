@@ -4,16 +4,17 @@
 // A bucket passes through: gathered (elements become ready) -> shipped (last local additions done,
 // the owners of its ranges told) -> finished (all roots of the own range are here: tree finished,
 // sum sent to the other nodes) -> collected (the sums of other owners that this rank needs are
-// here). Buckets are finished in the order this rank ships them, from the last to the first, since
-// backward goes that way.
+// here). Buckets are finished from the last to the first, since backward goes that way; one shipped
+// before its turn waits.
 //
 // A root goes to an owner on the same node without being copied: the owner reads it where it lies
 // (SlotMemory), and the message is empty. It may do so until its closing message, without which no
 // rank begins the next step. To other owners the message is the root.
 //
-// Memory, each in vectors of N elements: gradient_buffers() slots, and for each root that comes as
-// messages N/P of staging. The sum takes the place of this rank's first root. Everything is
-// allocated in the constructor.
+// Memory: gradient_buffers() slots of the vector, and for each root that comes as messages staging
+// for the own ranges of kWindow buckets. The next receive into a place of staging is posted when
+// its bucket is finished: so staging stays in the cache, and its size does not grow with the model.
+// The sum takes the place of this rank's first root. Everything is allocated in the constructor.
 #pragma once
 
 #include <memory>
@@ -49,7 +50,7 @@ class TreeReducer final : public Reducer {
     int rank = 0;
     int index = 0;  // among the roots of its rank
     int slot = 0;   // in the memory of its rank
-    // Where it comes as messages: the own ranges of all buckets, one after the other.
+    // Where it comes as messages: kWindow places for the own range of a bucket.
     AlignedBuffer staging{0};
   };
 
@@ -64,7 +65,13 @@ class TreeReducer final : public Reducer {
   }
   [[nodiscard]] std::span<const Request> receives_of(int bucket) const;
   [[nodiscard]] std::span<const Request> sends_of(int bucket, int owner) const;
+  // Buckets in the order in which they are finished.
+  [[nodiscard]] int bucket_at(std::size_t position) const {
+    return ranges_.bucket_count() - 1 - static_cast<int>(position);
+  }
+  [[nodiscard]] std::int64_t staging_offset(int bucket) const;
   void plan_partial_sums();
+  void post_receives(std::size_t position);
   void do_additions(const std::vector<Addition>& additions, ElementRange elements);
   void ship(int bucket);
   void advance();
@@ -88,19 +95,17 @@ class TreeReducer final : public Reducer {
   std::vector<bool> clean_;  // by slot: all zeros
   std::vector<Root> roots_;  // of all ranks, from left to right
   int remote_roots_ = 0;
-  std::vector<std::int64_t> staging_offset_;  // by bucket
-  std::vector<int> partial_of_;  // by finishing addition: where its sum lies on its way up
-  std::vector<AlignedBuffer>
-      partial_;  // pieces, reused, so that they stay in the first-level cache
+  std::int64_t largest_range_ = 0;      // of this rank, in elements
+  std::vector<int> partial_of_;         // by finishing addition: where its sum lies on its way up
+  std::vector<AlignedBuffer> partial_;  // pieces, reused, so that they stay in the cache
   std::vector<const float*> operands_;  // by root
 
   // The step in hand.
-  int micro_batch_ = 0;                // index among the own ones
-  std::vector<std::int64_t> missing_;  // by bucket: elements not ready
-  std::vector<int> shipped_;           // buckets in the order they were shipped
-  std::size_t finished_ = 0;           // so many of shipped_
-  std::size_t collecting_ =
-      0;  // so many (shipped bucket, needed owner) pairs have their receive posted
+  int micro_batch_ = 0;                 // index among the own ones
+  std::vector<std::int64_t> missing_;   // by bucket: elements not ready
+  std::vector<bool> is_shipped_;        // by bucket
+  std::size_t finished_ = 0;            // so many buckets, from the last one on
+  std::size_t collecting_ = 0;          // so many pairs (bucket, needed owner) have a receive
   std::vector<Request> root_receives_;  // [bucket][remote root]
   std::vector<Request> root_sends_;     // [bucket][owner][own root]
   std::vector<Request> sum_sends_;
