@@ -13,8 +13,8 @@ namespace surefoot {
 
 // A flat file of tokens of `token_bytes` (1 or 2) each.
 struct TokenFileOptions {
-  std::filesystem::path path;
-  std::filesystem::path eval_path;  // empty: `holdout` of `path`
+  std::filesystem::path path = {};
+  std::filesystem::path eval_path = {};  // empty: `holdout` of `path`
   double holdout = 0;
   int token_bytes = 1;
   std::int64_t block_size = 128;
@@ -23,10 +23,10 @@ struct TokenFileOptions {
 [[nodiscard]] Result<std::unique_ptr<Dataset>> open_token_file(const TokenFileOptions& options);
 
 struct IdxOptions {
-  std::filesystem::path images;
-  std::filesystem::path labels;
-  std::filesystem::path eval_images;  // both or none
-  std::filesystem::path eval_labels;
+  std::filesystem::path images = {};
+  std::filesystem::path labels = {};
+  std::filesystem::path eval_images = {};  // both or none
+  std::filesystem::path eval_labels = {};
   std::int64_t classes = 10;
 };
 [[nodiscard]] Result<std::unique_ptr<Dataset>> open_idx(const IdxOptions& options);
@@ -43,7 +43,7 @@ struct SyntheticOptions {
   std::uint64_t seed = 1;
   std::int64_t samples = 1024;
   std::int64_t classes = 10;        // values: number of patterns
-  std::vector<std::int64_t> shape;  // values
+  std::vector<std::int64_t> shape = {};  // values
   std::int64_t block_size = 0;      // above 0: tokens, not values
   std::int64_t vocab_size = 256;
 };

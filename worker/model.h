@@ -67,8 +67,8 @@ class Model {
   virtual void bind_state(std::span<const std::byte> state) = 0;
   // Where the next micro-batch's gradient goes: gradient_elements() zeros.
   virtual void bind_gradients(std::span<float> gradients) = 0;
-  // Called during backward, on the calling thread, when a parameter's gradient is final. Elements
-  // of parameters without gradient are never reported.
+  // Called during backward, on the calling thread, when a parameter's gradient is final: its
+  // elements and the gap after them. Elements of parameters without gradient are never reported.
   virtual void on_gradient_ready(std::function<void(ElementRange)> callback) = 0;
 
   // Forward and backward of one micro-batch: its mean loss; its gradient is *added* to the bound

@@ -39,7 +39,9 @@ TEST_P(BuiltIn, EveryParameterGetsAGradientAndTheGapsStayZero) {
     EXPECT_TRUE(std::isfinite(sum)) << tensor.name;
   }
   for (std::size_t i = 0; i < in_tensor.size(); ++i) {
-    if (!in_tensor[i]) ASSERT_EQ(outcome.gradients[i], 0.0f) << i;
+    if (!in_tensor[i]) {
+      ASSERT_EQ(outcome.gradients[i], 0.0f) << i;
+    }
   }
 }
 
@@ -119,6 +121,9 @@ TEST_P(BuiltIn, EachGradientIsReportedReadyOnceAndIsFinalThen) {
         Outcome::same(values, {gradients.begin() + range.begin, gradients.begin() + range.end}));
   }
   EXPECT_EQ(begins.size(), bench.model->layout().find("parameters")->tensors.size());
+  std::int64_t covered = 0;
+  for (const auto& entry : reported) covered += entry.first.end - entry.first.begin;
+  EXPECT_EQ(covered, bench.model->gradient_elements());
   // Backward runs from the end of the network to its start.
   EXPECT_GT(reported.front().first.begin, reported.back().first.begin);
 }

@@ -122,8 +122,9 @@ TEST_P(OptimizerTest, FollowsItsFormulasInDoubleOverManySteps) {
   for (std::size_t i = 0; i < kCount; ++i) {
     ASSERT_NEAR(state.p[i], exact.p[i], 2e-6) << i;
     ASSERT_NEAR(state.m[i], exact.m[i], 2e-6) << i;
-    if (GetParam().kind() == config::Optimizer::adamw)
+    if (GetParam().kind() == config::Optimizer::adamw) {
       ASSERT_NEAR(state.v[i], exact.v[i], 1e-6) << i;
+    }
   }
 }
 

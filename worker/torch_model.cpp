@@ -178,9 +178,14 @@ void TorchModel::lay_out(const std::vector<std::string>& moments) {
 }
 
 void TorchModel::watch_gradients() {
-  for (const Placed& parameter : parameters_) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-    accumulator->add_post_hook(std::make_unique<Watcher>(*this, parameter.elements));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    // With the gap after it, so that the ranges of all parameters cover the vector and nobody waits
+    // for a gap.
+    const std::int64_t end =
+        i + 1 < parameters_.size() ? parameters_[i + 1].elements.begin : gradient_elements_;
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].tensor);
+    accumulator->add_post_hook(
+        std::make_unique<Watcher>(*this, ElementRange{parameters_[i].elements.begin, end}));
     accumulators_.push_back(std::move(accumulator));
   }
 }
