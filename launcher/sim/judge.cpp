@@ -65,7 +65,7 @@ void World::check_free() {
 void World::check_end(const AttemptEnd& end) {
   SimGang* g = gang(end.attempt.value);
   if (g == nullptr) {  // the launch failed, or never happened
-    if (end.outcome == Outcome::kFailed) count_setback(SimGang{}, end);
+    count_setback(SimGang{}, end);
     return;
   }
   if (g->mpirun || g->workers)
