@@ -197,6 +197,16 @@ TEST(GangExited, KnowsTheExitCodeWithoutTheService) {
   EXPECT_EQ(exited.culprit.reason, "left with exit code 17");
 }
 
+TEST(GangExited, TakesTheReasonFromTheLogOfARankThatHadNoLineYet) {
+  GangEndFacts end = facts(65, 0, kCoded);
+  end.rank_logs[3] =
+      "2026-11-30T15:51:44.123Z info    worker 1/3@vm: here\n2026-11-30T15:51:44.124Z error   "
+      "worker 1/3@vm: cannot read data: no such file\nbye\n";
+  EXPECT_EQ(gang_exited(end).culprit.reason, "cannot read data: no such file");
+  end.rank_logs[3] = "job.yaml:3:1: unknown key\n\n";
+  EXPECT_EQ(gang_exited(end).culprit.reason, "job.yaml:3:1: unknown key");
+}
+
 TEST(GangExited, NamesMpirunItselfWhenThatWasKilled) {
   const auto exited = gang_exited(facts(-1, SIGKILL, ""));
   EXPECT_EQ(exited.signal, SIGKILL);
