@@ -149,8 +149,10 @@ Status close_service(const JobDirectory& directory, const FoundJob& old) {
   service::Request request;
   request.mutable_shutdown()->set_flush(true);
   request.mutable_shutdown()->set_remove(true);
-  auto reply = client.call(request, now() + 5min);
-  if (!reply && reply.error().code != Code::kRetry) return reply.error();
+  if (client.has_service()) {
+    auto reply = client.call(request, now() + 5min);
+    if (!reply && reply.error().code != Code::kRetry) return reply.error();
+  }
   std::error_code failed;
   fs::remove_all(folder, failed);
   if (failed)
