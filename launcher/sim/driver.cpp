@@ -19,7 +19,8 @@ void World::start_supervisor() {
   if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
                                                // user starts it all the same
     same_twice_ = false;
-    setbacks_ = failures_in_row_ = 0;
+    setbacks_ = failures_in_row_ = known_row_ = 0;
+    known_same_ = false;
   }
   bool lives = false;
   for (SimGang& g : gangs_) {

@@ -14,17 +14,43 @@ void World::check_decision(const Decision& decision, Attempt before) {
   }
   if (next.history.finished_step.value > finished_)
     violated("the core claims a step that nobody has finished");
-  // A failure of the service or of the last export counts too, and then the next crash is not the
-  // same twice in a row.
-  const bool of_attempt =
-      !decision.effects.empty() && std::holds_alternative<RecordAttemptEnd>(decision.effects[0]);
-  if (next.history.failures_total != failures_seen_ && !of_attempt) last_failure_.clear();
-  failures_seen_ = next.history.failures_total;
+  note_failures(decision);
   const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
                               next.doing == Doing::kCollecting;
   if (interrupts_ >= 2 && waits_for_gang)
     violated("interrupted twice, and the gang is still waited for");
   if (next.history.attempt < before) violated("the number of the attempt went back");
+}
+
+// Counts failures by what was known when: what a job may at most have used of its budgets. It is
+// stopped for no less.
+void World::note_failures(const Decision& decision) {
+  const History& next = decision.next.history;
+  if (next.finished_step.value > known_step_) {
+    known_step_ = next.finished_step.value;
+    known_row_ = 0;
+  }
+  if (next.failures_total == failures_seen_) return;
+  failures_seen_ = next.failures_total;
+  const auto* record =
+      decision.effects.empty() ? nullptr : std::get_if<RecordAttemptEnd>(&decision.effects[0]);
+  // A failure of the service or of the last export counts too, and then the next crash is not the
+  // same twice in a row.
+  if (record == nullptr) last_failure_.clear();
+  known_row_ += record == nullptr || record->end.last_step == record->end.first_step;
+  ++known_failures_;
+  const std::string failure =
+      fmt::format("{} {}", next.last_failure_step, next.last_failure_reason);
+  known_same_ = known_same_ || failure == known_failure_;
+  known_failure_ = failure;
+}
+
+bool World::may_be_given_up() const {
+  const Rules& rules = plan_.rules;
+  return known_same_ ||
+         (rules.max_failures >= 0 && known_failures_ > 0 && known_row_ >= rules.max_failures) ||
+         (rules.max_failures_total >= 0 && known_failures_ >= rules.max_failures_total) ||
+         (rules.max_preemptions >= 0 && preemptions_ > 0 && preemptions_ >= rules.max_preemptions);
 }
 
 void World::check_launch(Attempt attempt) {
@@ -184,12 +210,7 @@ void World::check_stop(const Stop& stop) {
     case JobState::kFailed:
       if (stop.exit_code == kExitDoNotRequeue) {
         ++sights_.do_not_requeue;
-        const bool services =
-            state_.history.last_failure_reason.find("service") != std::string::npos;
-        const bool finishes =
-            state_.history.last_failure_reason.find("finish") != std::string::npos;
-        if (setbacks_ == 0 && failures_total_ == 0 && preemptions_ == 0 && !services && !finishes)
-          violated("given up, but nothing has failed");
+        if (!may_be_given_up()) violated("given up within the budgets");
       } else if (!final_) {
         violated("refused, but no worker did");
       }

@@ -147,6 +147,8 @@ class World {
 
   // The judge (judge.cpp): it looks at the doubles, not at what the core believes.
   void check_launch(Attempt attempt);
+  void note_failures(const supervisor::Decision& decision);
+  [[nodiscard]] bool may_be_given_up() const;
   void check_free();
   void check_end(const supervisor::AttemptEnd& end);
   void check_stop(const supervisor::Stop& stop);
@@ -212,6 +214,9 @@ class World {
   bool final_ = false;  // 64..66, or 93 by this supervisor
   std::int64_t finished_at_failure_ = 0;
   std::int64_t failures_seen_ = 0;  // by the core, of any kind
+  std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
+  bool known_same_ = false;
+  std::string known_failure_;
   bool same_twice_ = false;
   std::int64_t last_failure_step_ = -1;
   std::string last_failure_;
