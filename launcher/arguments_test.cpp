@@ -22,8 +22,9 @@ int refused(const std::vector<std::string>& words) {
   const Arguments arguments = parse_arguments(words);
   const PrintAndLeave* leave = std::get_if<PrintAndLeave>(&arguments);
   EXPECT_NE(leave, nullptr);
-  if (leave != nullptr) EXPECT_FALSE(leave->text.empty());
-  return leave != nullptr ? leave->code : -1;
+  if (leave == nullptr) return -1;
+  EXPECT_FALSE(leave->text.empty());
+  return leave->code;
 }
 
 TEST(Arguments, OfRun) {

@@ -30,6 +30,8 @@ namespace core = supervisor;
 constexpr Duration kPoll = 100ms;
 constexpr Duration kPollEarly = 20ms;
 constexpr Duration kStatusPatience = 200ms;
+constexpr Duration kLastWords =
+    2s;  // a busy machine must not cost the steps and reasons of a gang that has ended
 constexpr Duration kServiceSilence =
     5s;  // arbitrary; a service whose process is gone is noticed at once
 constexpr Duration kSaveInterval = 5s;
@@ -91,9 +93,10 @@ class Driver {
   void wait();
   void take_signals();
   Status take_outcomes();
-  void ask_service();
+  void ask_service(Duration patience);
   void take_answer(const service::StatusReply& status, Time at);
   void look_at_gang();
+  void narrate();
   Status save_now_and_then();
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
@@ -118,6 +121,8 @@ class Driver {
   bool worker_seen_ = false;
 
   std::optional<service::StatusReply> status_;  // the last answer
+  std::vector<MetricRecord> narrate_;           // metrics that were not told yet
+  bool news_ = false;
   ProcessId service_;
   Time answered_{};
   Time next_poll_{};
@@ -187,9 +192,10 @@ Result<int> Driver::run() {
     wait();
     take_signals();
     SUREFOOT_TRY(take_outcomes());
-    if (state_.service_up && now() >= next_poll_) ask_service();
+    if (state_.service_up && now() >= next_poll_) ask_service(kStatusPatience);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
+    narrate();
     if (now() >= core::deadline(state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
@@ -277,6 +283,12 @@ void Driver::launch(Attempt attempt, std::int64_t action) {
     spdlog::warn("{}", noted.error().message);
 }
 
+// After the core has heard of it, so that what is shown is one moment.
+void Driver::narrate() {
+  if (!std::exchange(news_, false) || !status_) return;
+  narration_.answered(*status_, std::exchange(narrate_, {}), state_, answered_);
+}
+
 bool Driver::early() const {
   return state_.doing == core::Doing::kRunning && state_.attempt_step.value < 0;
 }
@@ -319,10 +331,10 @@ Status Driver::take_outcomes() {
   return {};
 }
 
-void Driver::ask_service() {
+void Driver::ask_service(Duration patience) {
   service::Request request;
   request.mutable_status()->set_records_from(records_next_);
-  auto reply = client_.call(std::move(request), now() + kStatusPatience);
+  auto reply = client_.call(std::move(request), now() + patience);
   const Time at = now();
   next_poll_ = at + (early() ? kPollEarly : kPoll);
   if (reply) return take_answer(reply->status(), at);
@@ -348,8 +360,9 @@ void Driver::take_answer(const service::StatusReply& status, Time at) {
   }
   for (core::Event& event : observer_.observe(status, worker_seen(), at))
     events_.push_back(std::move(event));
-  narration_.answered(status, metrics, state_, at);
+  narrate_.insert(narrate_.end(), metrics.begin(), metrics.end());
   status_ = status;
+  news_ = true;
 }
 
 bool Driver::worker_seen() {
@@ -366,7 +379,7 @@ void Driver::look_at_gang() {
   if (!state_.history.attempt_open) return;
   // The last steps and the last words of the ranks come first: they finished before it ended.
   status_.reset();
-  if (state_.service_up) ask_service();
+  if (state_.service_up) ask_service(kLastWords);
   GangEndFacts facts;
   facts.attempt = state_.history.attempt;
   facts.mpirun = *exit;

@@ -12,6 +12,7 @@ namespace {
 using supervisor::Event;
 using supervisor::Stage;
 
+constexpr int kSignalled = 128;  // mpirun adds the number of the signal that ended a rank
 constexpr int kLostPeer =
     76;  // a worker's exit code: it asks for a restart, since somebody else is gone
 
@@ -64,12 +65,24 @@ const service::RankStatus* rank_with_own_reason(const GangEndFacts& facts) {
   return first;
 }
 
+// The rank that is gone without a word, where there is just one.
+const service::RankStatus* only_silent_rank(const GangEndFacts& facts) {
+  const service::RankStatus* silent = nullptr;
+  if (!facts.status) return nullptr;
+  for (const auto& line : facts.status->ranks()) {
+    if (line.attempt() != facts.attempt.value || line.alive() || line.exit_code() >= 0) continue;
+    if (silent != nullptr) return nullptr;
+    silent = &line;
+  }
+  return silent;
+}
+
 // `line`: null when the rank had not come so far. Its own words first, then its log's.
 supervisor::Culprit culprit_of(const GangEndFacts& facts, int rank, const service::RankStatus* line,
                                int code, int signal) {
   supervisor::Culprit culprit;
   culprit.rank = rank;
-  culprit.host = facts.host;
+  if (rank >= 0) culprit.host = facts.host;
   if (line != nullptr) {
     culprit.step = Step{line->step()};
     culprit.phase = phase_of(*line);
@@ -161,7 +174,13 @@ supervisor::GangExited gang_exited(const GangEndFacts& facts) {
   } else if (facts.mpirun.signal != 0) {
     exited.culprit.reason = "mpirun " + ended_text(-1, facts.mpirun.signal);
   } else if (facts.mpirun.code > 0) {
-    exited.culprit.reason = "mpirun " + ended_text(facts.mpirun.code, 0);
+    // mpirun does not always print who it was; the reason must be the same then, since it is
+    // compared with the last one.
+    line = only_silent_rank(facts);
+    exited.signal = facts.mpirun.code > kSignalled ? facts.mpirun.code - kSignalled : 0;
+    exited.code = exited.signal != 0 ? -1 : facts.mpirun.code;
+    exited.culprit =
+        culprit_of(facts, line != nullptr ? line->rank() : -1, line, exited.code, exited.signal);
   }
   if (line != nullptr) exited.died = facts.at - from_seconds(line->seconds_in_phase());
   return exited;

@@ -93,7 +93,7 @@ JobReport make_report(const JournalView& journal, const std::vector<MetricRecord
   report.attempts = journal.attempts;
   report.result = journal.result;
   report.samples_per_second = median_speed(metrics);
-  if (journal.supervisor && is_alive(*journal.supervisor))
+  if (!journal.stop && journal.supervisor && is_alive(*journal.supervisor))
     report.supervisor_pid = journal.supervisor->pid;
   const bool running = journal.history.state == supervisor::JobState::kRunning;
   report.state = running && report.supervisor_pid == 0

@@ -65,6 +65,8 @@ void await_prints(const std::vector<Traced>& all, Time deadline) {
 Status write_traces(const std::filesystem::path& attempt_logs, const service::StatusReply* status,
                     const std::vector<ProcessId>& processes, Time deadline) {
   std::vector<Traced> all;
+  std::string text = fmt::format(
+      "Taken since no step was finished in time. Processes of the gang: {}\n", processes.size());
   for (const ProcessId& process : processes) {
     Traced traced{process, nullptr, {}, 0};
     for (int i = 0; status != nullptr && i < status->ranks_size(); ++i) {
@@ -75,20 +77,19 @@ Status write_traces(const std::filesystem::path& attempt_logs, const service::St
     if (traced.rank != nullptr) {
       traced.log = attempt_logs / fmt::format("rank-{}.log", traced.rank->rank());
       traced.log_bytes = bytes_of(traced.log);
-      // Only workers have a handler for it; others would die of it.
-      [[maybe_unused]] const Status sent = send_signal(process, SIGQUIT);
     }
-    all.push_back(std::move(traced));
-  }
-  std::string text = fmt::format(
-      "Taken since no step was finished in time. Processes of the gang: {}\n", all.size());
-  for (const Traced& traced : all) {
     const std::string who =
         traced.rank == nullptr
             ? "not a registered worker"
             : fmt::format("rank {}, step {}, {} for {}", traced.rank->rank(), traced.rank->step(),
                           traced.rank->phase(), duration_text(traced.rank->seconds_in_phase()));
-    text += fmt::format("\nprocess {}: {}\n{}", traced.process.pid, who, of_proc(traced.process));
+    text += fmt::format("\nprocess {}: {}\n{}", process.pid, who, of_proc(process));
+    all.push_back(std::move(traced));
+  }
+  // After all have been looked at: a worker that dies of the signal takes the others with it.
+  for (const Traced& traced : all) {
+    // Only workers have a handler for it.
+    if (traced.rank != nullptr) (void)send_signal(traced.process, SIGQUIT);
   }
   await_prints(all, std::min(deadline, now() + 2s));
   for (const Traced& traced : all) {

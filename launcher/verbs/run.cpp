@@ -143,21 +143,24 @@ int run_and_report(const Request& request) {
 // ---- --fresh
 
 // Ends the service an earlier run has left, after it has stored the newest step.
-Status close_service(const JobDirectory& directory, const FoundJob& old) {
+Status close_service(const FoundJob& old) {
   const fs::path folder = arena_folder(old.job.checkpoint().arena(), old.id);
-  ServiceClient client(folder, old.id);
-  service::Request request;
-  request.mutable_shutdown()->set_flush(true);
-  request.mutable_shutdown()->set_remove(true);
-  if (client.has_service()) {
-    auto reply = client.call(request, now() + 5min);
-    if (!reply && reply.error().code != Code::kRetry) return reply.error();
-  }
   std::error_code failed;
+  if (!fs::exists(folder, failed)) return {};
+  ServiceClient client(folder, old.id);
+  service::Request probe;
+  probe.mutable_status()->set_records_from(~std::uint64_t{0});
+  if (client.call(probe, now() + 1s)) {
+    service::Request request;
+    request.mutable_shutdown()->set_flush(true);
+    request.mutable_shutdown()->set_remove(true);
+    auto reply = client.call(request, now() + 5min);
+    if (!reply) return reply.error();
+  }
   fs::remove_all(folder, failed);
   if (failed)
     return error(Code::kRetry, "cannot remove {} of {}: {}", folder.string(),
-                 directory.root.string(), failed.message());
+                 old.directory.root.string(), failed.message());
   return {};
 }
 
@@ -175,7 +178,7 @@ Status move_aside(const JobDirectory& directory) {
           directory.root.string(), directory.root.string());
     }
   }
-  if (auto old = find_job(directory.root.string())) SUREFOOT_TRY(close_service(directory, *old));
+  if (auto old = find_job(directory.root.string())) SUREFOOT_TRY(close_service(*old));
   for (int n = 1;; ++n) {
     const fs::path aside = directory.root.string() + "." + std::to_string(n);
     if (fs::exists(aside)) continue;
