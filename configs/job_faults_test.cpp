@@ -135,6 +135,7 @@ const std::vector<Case>& cases() {
       {"MissingFile", with_line(3, "data: {kind: text, path: gone.txt}"), "data.path", 3, 20, "does not exist", "job file's folder"},
       {"FolderForAFile", with_line(3, "data: {kind: text, path: .}"), "data.path", 3, 20, "folder", "file"},
       {"DeviceForAFile", with_line(3, "data: {kind: text, path: /dev/null}"), "data.path", 3, 20, "regular", "file"},
+      {"FileShorterThanASample", with_line(2, "model: {kind: gpt, block_size: 1000}"), "data.path", 3, 20, "1000 tokens", "more than block_size"},
       {"OddNumberOfTokenBytes", with_line(3, "data: {kind: tokens, path: odd.bin}"), "data.path", 3, 22, "7 bytes", "uint16"},
       // Expansion
       {"VariableThatIsNotSet", with_line(3, "data: {kind: text, path: $SUREFOOT_TEST_UNSET/x}"), "data.path", 3, 26, "SUREFOOT_TEST_UNSET", "set"},
@@ -167,6 +168,8 @@ const std::vector<Case>& cases() {
       {"SetToNothing", kRightJob, "train.max_steps", 0, 0, "nothing", "whole number", {"train.max_steps="}},
       {"SetOfBrokenYaml", kRightJob, "train", 0, 0, "YAML", "", {"train={a"}},
       {"SetWithADuplicateKey", kRightJob, "recovery.backoff", 0, 0, "second", "once", {"recovery={backoff: 1s, backoff: 2s}"}},
+      {"SetBelowANumber", kRightJob, "train.max_steps.x", 0, 0, "holds a value", "map", {"train.max_steps.x=5"}},
+      {"SetOfASectionToAList", kRightJob, "train", 0, 0, "a list", "a map", {"train=[1]"}},
       // clang-format on
   };
   return all;
@@ -301,11 +304,18 @@ TEST_F(JobFaults, OfDeepNestingEndTheParse) {
   EXPECT_THAT(folder_.load(aliases + kRightJob).faults, SizeIs(1));
 }
 
-TEST_F(JobFaults, OfASetOnANumberAreTheFilesOwn) {
+TEST_F(JobFaults, OfTheFileAreNotHiddenByASetBelowThem) {
   const LoadOutcome outcome =
       folder_.load(with_line(10, "resources: 2"), {"resources.workers_per_node=2"});
-  ASSERT_THAT(outcome.faults, SizeIs(1)) << texts(outcome.faults);
+  ASSERT_THAT(outcome.faults, SizeIs(2)) << texts(outcome.faults);
   EXPECT_EQ(outcome.faults[0].line, 10);
+  EXPECT_EQ(outcome.faults[1].key, "resources.workers_per_node");
+}
+
+TEST_F(JobFaults, OfTheNameAreNotRepeatedWhereItIsExpanded) {
+  EXPECT_THAT(folder_.load(with_line(1, "name: [a]"), {"checkpoint.to=/scratch/{name}"}).faults,
+              SizeIs(1));
+  EXPECT_THAT(folder_.load(with_line(1, ""), {"checkpoint.to=/scratch/{name}"}).faults, SizeIs(1));
 }
 
 TEST_F(JobFaults, InACombinationNameTheOptionThatMadeIt) {
