@@ -52,7 +52,7 @@ TEST_F(Identity, ChangesWithEveryTrainingKey) {
        {"model.n_layer=3", "model.dropout=0.1", "train.global_batch_size=64",
         "train.micro_batch_size=8", "train.optimizer.lr=2e-3", "train.optimizer.betas=[0.9, 0.95]",
         "train.grad_clip=1", "train.seed=2", "train.reduction=fast",
-        "resources.threads_per_worker=2", "data.holdout=0.1", "data.path=odd.bin"}) {
+        "resources.threads_per_worker=2", "data.holdout=0.1", "data.path=tokens.bin"}) {
     EXPECT_NE(of({set}).hash, identity.hash) << set;
   }
 }

@@ -396,19 +396,23 @@ NodePtr plain_scalar(std::string text) {
   return node;
 }
 
-std::string quote(std::string_view text) {
-  static constexpr std::size_t kLongest = 60;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kLongest)) {
+std::string printable(std::string_view text, std::size_t longest) {
+  std::string out;
+  for (const char c : text.substr(0, longest)) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       out += c;
     }
   }
+  if (text.size() <= longest) return out;
   // A character cut in two would make the message unreadable.
-  while (text.size() > kLongest && !is_utf8(out)) out.pop_back();
-  return out + (text.size() > kLongest ? "...\"" : "\"");
+  for (int i = 0; i < 3 && !is_utf8(out); ++i) out.pop_back();
+  return out + "...";
+}
+
+std::string quote(std::string_view text) {
+  return '"' + printable(text) + '"';
 }
 
 std::string describe(const Node& node) {
