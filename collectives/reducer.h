@@ -54,7 +54,7 @@ struct ReducerOptions {
   std::int64_t gradient_elements = 0;
   std::int64_t buffer_elements = 0;
   int micro_batches = 1;                   // M of the whole step; at least as many as ranks
-  std::int64_t bucket_elements = 1 << 18;  // rounded up to a multiple of ranks * kBlockElements
+  std::int64_t bucket_elements = 1 << 19;  // rounded up to a multiple of ranks * kBlockElements
   std::vector<Place> places;               // by rank
 };
 

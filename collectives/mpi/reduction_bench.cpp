@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
   const double elements_per_mib = (1 << 20) / sizeof(float);
   run(**communicator, static_cast<std::int64_t>(argument(1, 64) * elements_per_mib),
       static_cast<int>(argument(2, 15)),
-      static_cast<std::int64_t>(argument(3, 1) * elements_per_mib));
+      static_cast<std::int64_t>(argument(3, 2) * elements_per_mib));
   require((*communicator)->close(now() + kDeadline));
   return 0;
 }
