@@ -116,6 +116,10 @@ std::pair<std::uint64_t, SlotInfo> MappedArena::look(int index) const {
     info.pinned = (word & kPinned) != 0;
     info.checkpoint = (word & kCheckpoint) != 0;
     info.samples = body.samples;
+    const bool has_place =
+        body.of > 0 && body.of <= kMaxNodes && body.part >= 0 && body.part < body.of;
+    info.part = has_place ? static_cast<std::int32_t>(body.part) : 0;
+    info.of = has_place ? static_cast<std::int32_t>(body.of) : 1;
     info.digest = body.state;
     return {word, info};
   }
@@ -233,12 +237,20 @@ Status MappedArena::publish(int index, std::int64_t samples, bool pin) {
   body.state = state_digest(chunk_digests(index));
   body.training_hash = spec_.training_hash;
   body.layout_digest = spec_.layout_digest;
+  body.part = control().node_index.load();
+  body.of = control().node_count.load();
   if (body.has_record == 1 && body.record.finished_ns == 0)
     body.record.finished_ns = nanoseconds(now());
   body.zero = {};
   const Digest own = body_digest(body);
   store_words(&slot.body, &body, sizeof body);
   store_words(&slot.digest, &own, sizeof own);
+  if (pin) {
+    // Left to the service, whose eye is slower than a short step, the next step would become a
+    // checkpoint too.
+    control().requests.fetch_or(kUploadBusy);
+    control().requests.fetch_and(~std::uint64_t{kRequestCheckpoint});
+  }
   const std::uint64_t ready = (word & kGenerationMask) |
                               static_cast<std::uint64_t>(SlotState::kReady) |
                               (pin ? kPinned | kCheckpoint : 0);

@@ -101,6 +101,8 @@ struct SlotInfo {
   Step step;
   std::int64_t samples = 0;
   Digest digest;            // state digest; READY only
+  std::int32_t part = 0;    // which part of the checkpoint's set this node writes, of how many:
+  std::int32_t of = 1;      // the node's place in the gang that made the slot
   bool checkpoint = false;  // READY and pinned since the ranks agreed on a checkpoint: the service
                             // has to store it
   bool corrupt =
@@ -148,7 +150,8 @@ class Arena {
   virtual void prepare_record(int index, const StepRecord& record) = 0;
   [[nodiscard]] virtual std::optional<StepRecord> prepared_record(int index) const = 0;
   // WRITING -> READY, with the digests now in chunk_digests(index). `pin`: it is a checkpoint,
-  // pinned for the service. kStale: it is not WRITING.
+  // pinned for the service; the request for it is taken back and kUploadBusy set before the next
+  // step can see them. kStale: it is not WRITING.
   virtual Status publish(int index, std::int64_t samples, bool pin) = 0;
   virtual void discard(int index) = 0;  // WRITING or a bad READY -> FREE
   virtual void unpin(int index) = 0;

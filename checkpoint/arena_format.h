@@ -78,9 +78,11 @@ struct SlotBody {
   Digest state;
   Digest training_hash;
   Digest layout_digest;
+  std::int64_t part;  // of this node in the attempt's sets, and how many there are
+  std::int64_t of;
   std::int64_t has_record;
   StepRecord record;
-  std::array<std::uint8_t, 3736> zero;
+  std::array<std::uint8_t, 3720> zero;
 };
 
 struct Barrier {
@@ -114,6 +116,8 @@ inline constexpr std::int64_t kSlotHeadersAt = 3 * kPage;
 inline constexpr std::int64_t kLinesAt = kSlotHeadersAt + kSlots * kPage;
 inline constexpr std::int64_t kRecordsAt = kLinesAt + pages(kMaxLocalRanks * sizeof(RankLine));
 inline constexpr std::int64_t kTablesAt = kRecordsAt + pages(kRecords * sizeof(RecordCell));
+
+inline constexpr std::int64_t kMaxNodes = 10000;  // as many parts as a set may have
 
 // Largest state: keeps every sum below far from overflow.
 inline constexpr std::int64_t kMaxStateBytes = std::int64_t{1} << 46;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <fstream>
+#include <iterator>
 
 #include "checkpoint/arena.h"
 #include "common/log.h"
@@ -31,7 +33,7 @@ constexpr Duration kStatusPatience = 200ms;
 constexpr Duration kServiceSilence =
     5s;  // arbitrary; a service whose process is gone is noticed at once
 constexpr Duration kSaveInterval = 5s;
-constexpr std::size_t kLogTail =
+constexpr std::streamoff kLogTail =
     64 * 1024;  // of mpirun's log: its message on who ended stands last
 
 double wall_clock() {
@@ -64,9 +66,11 @@ MetricRecord metric_of(const service::Record& record) {
 }
 
 std::string tail_of(const std::filesystem::path& file) {
-  auto text = read_file(file);
-  if (!text) return {};
-  return text->size() > kLogTail ? text->substr(text->size() - kLogTail) : *text;
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  if (!in) return {};
+  const std::streamoff size = in.tellg();
+  in.seekg(std::max<std::streamoff>(0, size - kLogTail));
+  return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
 class Driver {
@@ -366,7 +370,11 @@ void Driver::look_at_gang() {
   GangEndFacts facts;
   facts.attempt = state_.history.attempt;
   facts.mpirun = *exit;
-  facts.mpirun_log = tail_of(settings_.directory.attempt_logs(facts.attempt) / "mpirun.log");
+  const std::filesystem::path logs = settings_.directory.attempt_logs(facts.attempt);
+  facts.mpirun_log = tail_of(logs / "mpirun.log");
+  for (int rank = 0; rank < settings_.job.resources().workers_per_node().max(); ++rank) {
+    facts.rank_logs[rank] = tail_of(logs / fmt::format("rank-{}.log", rank));
+  }
   facts.host = host_name();
   facts.status = status_;
   facts.at = now();

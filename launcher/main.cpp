@@ -3,12 +3,18 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/store/file/file_store.h"
 #include "launcher/arguments.h"
 #include "launcher/verbs/verbs.h"
 
 namespace {
 
 using namespace surefoot;
+
+Result<std::unique_ptr<Store>> open_file_store(const std::filesystem::path& folder, bool write) {
+  SUREFOOT_ASSIGN(auto store, FileStore::open(folder, !write));
+  return std::unique_ptr<Store>(std::move(store));
+}
 
 struct Verb {
   int operator()(const PrintAndLeave& leave) const {
@@ -20,9 +26,13 @@ struct Verb {
   int operator()(const StatusArguments& arguments) const { return status_verb(arguments); }
   int operator()(const LogsArguments& arguments) const { return logs_verb(arguments); }
   int operator()(const CancelArguments& arguments) const { return cancel_verb(arguments); }
-  int operator()(const CheckpointsArguments& arguments) const { return checkpoints_verb(arguments); }
+  int operator()(const CheckpointsArguments& arguments) const {
+    return checkpoints_verb(arguments, open_file_store);
+  }
 };
 
 }  // namespace
 
-int main(int argc, char** argv) { return std::visit(Verb{}, parse_arguments(std::vector<std::string>(argv + 1, argv + argc))); }
+int main(int argc, char** argv) {
+  return std::visit(Verb{}, parse_arguments(std::vector<std::string>(argv + 1, argv + argc)));
+}

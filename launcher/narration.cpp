@@ -116,7 +116,7 @@ void Narration::learn(const MetricRecord& metric) {
     console_.event(text);
     return;
   }
-  if (metric.record.step < progress_.step.value) return;
+  if (metric.record.step < 1 || metric.record.step < progress_.step.value) return;
   progress_.step = Step{metric.record.step};
   progress_.loss = metric.record.loss;
   recent_.push_back(metric);

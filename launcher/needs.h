@@ -6,8 +6,10 @@
 
 namespace surefoot {
 
-// `needs`: what `surefoot-worker JOB --describe` prints: parameters, state_bytes, gradient_buffer_bytes, receive_bytes, arena_bytes, samples,
-// eval_samples, steps, epochs, micro_batches; a missing number is left out. The memory of libraries and activations is not in it. Pure.
+// `needs`: what `surefoot-worker JOB --describe` prints: parameters, state_bytes,
+// gradient_buffer_bytes, receive_bytes, arena_bytes, samples, eval_samples, steps, epochs,
+// micro_batches; a missing number is left out. The memory of libraries and activations is not in
+// it. Pure.
 [[nodiscard]] std::string needs_screen(const nlohmann::json& needs, int workers);
 
 }  // namespace surefoot

@@ -64,16 +64,21 @@ const service::RankStatus* rank_with_own_reason(const GangEndFacts& facts) {
   return first;
 }
 
+// `line`: null when the rank had not come so far. Its own words first, then its log's.
 supervisor::Culprit culprit_of(const GangEndFacts& facts, int rank, const service::RankStatus* line,
-                               const std::string& otherwise) {
+                               int code, int signal) {
   supervisor::Culprit culprit;
   culprit.rank = rank;
   culprit.host = facts.host;
-  culprit.reason = otherwise;
-  if (line == nullptr) return culprit;
-  culprit.step = Step{line->step()};
-  culprit.phase = phase_of(*line);
-  if (!line->reason().empty()) culprit.reason = line->reason();
+  if (line != nullptr) {
+    culprit.step = Step{line->step()};
+    culprit.phase = phase_of(*line);
+    culprit.reason = line->reason();
+  }
+  const auto log = facts.rank_logs.find(rank);
+  if (culprit.reason.empty() && signal == 0 && log != facts.rank_logs.end())
+    culprit.reason = last_error(log->second, true);
+  if (culprit.reason.empty()) culprit.reason = ended_text(code, signal);
   return culprit;
 }
 
@@ -118,6 +123,22 @@ NamedByMpirun named_by_mpirun(std::string_view mpirun_log) {
   return named;
 }
 
+std::string last_error(std::string_view rank_log, bool any) {
+  std::string_view last;
+  std::string_view error;
+  while (!rank_log.empty()) {
+    const std::string_view line = rank_log.substr(0, rank_log.find('\n'));
+    rank_log.remove_prefix(std::min(rank_log.size(), line.size() + 1));
+    if (line.empty()) continue;
+    last = line;
+    // "2026-11-30T15:51:44.123Z error   worker 3/1@host: message", see common/log.h
+    const std::size_t level = line.find("Z error ");
+    const std::size_t message = level == 23 ? line.find(": ", level) : std::string_view::npos;
+    if (message != std::string_view::npos) error = line.substr(message + 2);
+  }
+  return std::string(error.empty() && any ? last : error);
+}
+
 supervisor::GangExited gang_exited(const GangEndFacts& facts) {
   supervisor::GangExited exited;
   exited.attempt = facts.attempt;
@@ -131,12 +152,12 @@ supervisor::GangExited gang_exited(const GangEndFacts& facts) {
   if (line != nullptr) {
     exited.code = line->exit_code();
     exited.signal = 0;
-    exited.culprit = culprit_of(facts, line->rank(), line, ended_text(line->exit_code(), 0));
+    exited.culprit = culprit_of(facts, line->rank(), line, line->exit_code(), 0);
   } else if (named.rank >= 0) {
     line = rank_named(facts, named.rank);
     exited.signal = named.signal;
     exited.code = named.signal != 0 ? -1 : named.code;
-    exited.culprit = culprit_of(facts, named.rank, line, ended_text(named.code, named.signal));
+    exited.culprit = culprit_of(facts, named.rank, line, named.code, named.signal);
   } else if (facts.mpirun.signal != 0) {
     exited.culprit.reason = "mpirun " + ended_text(-1, facts.mpirun.signal);
   } else if (facts.mpirun.code > 0) {
@@ -180,9 +201,9 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
   const Time changed = at - from_seconds(since_change);
 
   // A step that is finished was reached through stepping, also when the gang has gone on since.
-  const bool stepped =
-      std::any_of(status.records().begin(), status.records().end(),
-                  [&](const auto& record) { return record.attempt() == attempt_.value; });
+  const bool stepped = std::any_of(
+      status.records().begin(), status.records().end(),
+      [&](const auto& record) { return record.attempt() == attempt_.value && record.step() > 0; });
   if (stage && *stage <= Stage::kStepping) reach(*stage, changed, at, events);
   if (stepped && (!stage_ || *stage_ < Stage::kStepping)) {
     Time when = changed;
@@ -195,7 +216,8 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
     reach(Stage::kStepping, when, at, events);
   }
   for (const auto& record : status.records()) {
-    if (record.kind() != 0 || record.attempt() != attempt_.value || Step{record.step()} <= newest_)
+    if (record.kind() != 0 || record.attempt() != attempt_.value || record.step() < 1 ||
+        Step{record.step()} <= newest_)
       continue;
     newest_ = Step{record.step()};
     if (stage_ && *stage_ > Stage::kStepping) stage_ = Stage::kStepping;  // as the core takes it

@@ -4,6 +4,7 @@
 // answers with everything, the core is told what is new.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -31,10 +32,15 @@ struct NamedByMpirun {
 };
 [[nodiscard]] NamedByMpirun named_by_mpirun(std::string_view mpirun_log);
 
+// What a worker logged last as an error, without time and name of the process; else, with `any`,
+// its last line; else empty.
+[[nodiscard]] std::string last_error(std::string_view rank_log, bool any);
+
 struct GangEndFacts {
   Attempt attempt;
-  ExitStatus mpirun;       // as waited for; code -1 and signal 0: not known
-  std::string mpirun_log;  // its end
+  ExitStatus mpirun;                     // as waited for; code -1 and signal 0: not known
+  std::string mpirun_log;                // its end
+  std::map<int, std::string> rank_logs;  // the ends of the ranks' own
   std::string host;
   std::optional<service::StatusReply> status;  // the last one
   Time at;

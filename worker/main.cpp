@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <nlohmann/json.hpp>
-
 #include "collectives/collectives.h"
 #include "collectives/mpi/mpi_communicator.h"
 #include "common/log.h"
@@ -41,7 +39,7 @@ struct Worker {
   LoadedJob job;
   JobDirectory directory;
   JoinRequest request;
-  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<MpiCommunicator> communicator;
   std::unique_ptr<Dataset> dataset;
   std::unique_ptr<Model> model;
   std::optional<Session> session;
@@ -50,9 +48,7 @@ struct Worker {
 // The last words of a rank stand in its line of the arena header, where the supervisor finds them, and in its log.
 void record_exit(Worker& worker, int code, const std::string& reason) {
   if (!worker.session || !worker.session->arena) return;
-  RankLine& line = worker.session->arena->line(worker.session->place.local_rank);
-  std::snprintf(line.reason, sizeof line.reason, "%s", reason.c_str());
-  line.exit_code.store(code, std::memory_order_release);
+  set_exit(worker.session->arena->line(worker.session->place.local_rank), code, reason);
 }
 
 // Leaves without a word to MPI: peers may be gone or stuck, and nothing here may wait for them.
@@ -181,7 +177,7 @@ int run(int argc, char** argv) {
   // The service is started before MPI, whose library leaves descriptors and handlers behind that no other process should get.
   Status started;
   if (worker.options.local_rank == 0) started = start_service(worker, startup_deadline(worker));
-  auto communicator = MpiCommunicator::init(argc, argv);
+  auto communicator = MpiCommunicator::open(startup_deadline(worker));
   if (!communicator) leave(worker, communicator.error());
   worker.communicator = std::move(*communicator);
   if (worker.communicator->size() != worker.options.world_size) {
@@ -204,9 +200,8 @@ int run(int argc, char** argv) {
   const int code = done ? kExitDone : kExitDrained;
   record_exit(worker, code, done ? "done" : fmt::format("drained after step {}", worker.session->step));
   if (!done) spdlog::info("drained after step {}", worker.session->step);
-  // Nobody leaves before all have said so, or mpirun would end those that are still here.
-  if (auto all = agree(*worker.communicator, Status(), startup_deadline(worker), "leaving"); !all) leave(worker, all.error());
-  static_cast<MpiCommunicator&>(*worker.communicator).close(startup_deadline(worker));
+  // Waits for all: mpirun ends those that are still here when one has left with a code.
+  if (auto closed = worker.communicator->close(startup_deadline(worker)); !closed) leave(worker, closed.error());
   std::fflush(nullptr);
   // libtorch's static destructors take a tenth of a second and free what the kernel frees anyway.
   ::_exit(code);

@@ -113,12 +113,8 @@ class Joiner {
   // Each rank registers before it writes to any slot, so that a later attempt can wait for its end.
   Status open_arena() {
     SUREFOOT_ASSIGN(session_.arena, Arena::open(session_.arena_path));
-    RankLine& line = session_.arena->line(session_.place.local_rank);
-    line.process = self_process();
-    line.rank.store(communicator_.rank());
-    line.exit_code.store(-1);
-    line.attempt.store(session_.attempt.value);
-    return agree(communicator_, Status(), deadline_, "opening the arena");
+    const Status mine = register_writer(*session_.arena, session_.attempt, session_.place.local_rank, communicator_.rank());
+    return agree(communicator_, mine, deadline_, "opening the arena");
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collectives/collectives.h"
+#include "collectives/reduction_tree.h"
 #include "common/log.h"
 #include "worker/crash_report.h"
 
@@ -83,10 +84,7 @@ void Trainer::enter(Step step, Phase phase) {
   if (phase_since_ != Time{}) phase_seconds_[static_cast<std::size_t>(phase_)] += seconds(at - phase_since_);
   phase_ = phase;
   phase_since_ = at;
-  RankLine& line = parts_.session.arena->line(parts_.session.place.local_rank);
-  line.step.store(step.value, std::memory_order_relaxed);
-  line.phase.store(phase, std::memory_order_relaxed);
-  line.changed_ns.store(at.time_since_epoch().count(), std::memory_order_release);
+  set_phase(parts_.session.arena->line(parts_.session.place.local_rank), phase, step);
   parts_.faults.enter(step, phase);
 }
 

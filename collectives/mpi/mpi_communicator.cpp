@@ -5,15 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <cstdio>
-#include <mutex>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/collectives.h"
 #include "collectives/missing_ranks.h"
+#include "collectives/mpi/watchdog.h"
 
 namespace surefoot {
 namespace {
@@ -28,35 +26,6 @@ std::string mpi_text(int code) {
   MPI_Error_string(code, text, &length);
   return std::string(text, static_cast<std::size_t>(length));
 }
-
-// Ends the process when it is not destroyed by the deadline.
-class Watchdog {
- public:
-  Watchdog(std::string_view call, Time deadline, int exit_code)
-      : thread_([this, call, deadline, exit_code] {
-          std::unique_lock lock(mutex_);
-          if (returned_.wait_until(lock, deadline, [this] { return has_returned_; })) return;
-          std::fprintf(stderr, "%.*s did not return in time; this process ends\n",
-                       static_cast<int>(call.size()), call.data());
-          _exit(exit_code);
-        }) {}
-  ~Watchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      has_returned_ = true;
-    }
-    returned_.notify_one();
-    thread_.join();
-  }
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable returned_;
-  bool has_returned_ = false;
-  std::thread thread_;  // last: it uses the others
-};
 
 // Between two looks at something that is not there yet. The numbers are measured on two cores with
 // four ranks: a yield costs a microsecond and lets another rank run; a nap costs some 60 and frees

@@ -9,6 +9,7 @@
 
 #include "collectives/local/local_communicator.h"
 #include "collectives/reducer.h"
+#include "collectives/testing/places.h"
 
 namespace surefoot::testing {
 
@@ -31,8 +32,6 @@ struct Expected {
   double square_sum = 0;
 };
 
-// `ranks` on nodes of `ranks_per_node` (the last one may have fewer).
-[[nodiscard]] std::vector<Place> places(int ranks, int ranks_per_node);
 [[nodiscard]] ReducerOptions options_for(const StepNumbers& numbers, std::vector<Place> places,
                                          std::int64_t bucket_elements);
 

@@ -216,7 +216,7 @@ Status MetricsWriter::append(const std::vector<MetricRecord>& metrics) {
   Position last = last_;
   for (const MetricRecord& metric : metrics) {
     const Position at = position(metric.record);
-    if (at <= last) continue;
+    if (at <= last || metric.record.step < 1) continue;  // the initial weights have no loss
     if (metric.record.attempt != std::get<0>(last)) events += start_event(metric);
     lines += to_json_line(metric) + '\n';
     events += event_of(metric);

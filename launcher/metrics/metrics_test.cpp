@@ -149,6 +149,12 @@ TEST_F(Metrics, DoesNotWriteWhatTheRingOffersAgain) {
   EXPECT_THAT(keys(latest_metrics(text)), ElementsAre("1/1", "1/2", "1/2e", "1/3", "1/4"));
 }
 
+TEST_F(Metrics, LeaveOutTheInitialWeights) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append({train(1, 0, 0), train(1, 1, 3)}));
+  EXPECT_THAT(keys(latest_metrics(lines())), ElementsAre("1/1"));
+}
+
 TEST_F(Metrics, LetsALaterAttemptSupersedeWhatItRepeats) {
   auto writer = *MetricsWriter::open(folder_);
   ASSERT_TRUE(writer->append(

@@ -22,7 +22,8 @@ std::optional<Attempt> attempt_of(const fs::path& folder) {
   Attempt attempt;
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const char* end = name.data() + name.size();
-  if (std::from_chars(name.data() + kPrefix.size(), end, attempt.value).ptr != end) return std::nullopt;
+  if (std::from_chars(name.data() + kPrefix.size(), end, attempt.value).ptr != end)
+    return std::nullopt;
   return attempt;
 }
 
@@ -46,7 +47,8 @@ class Printer {
     while (done < content->size()) {
       const std::size_t end = content->find('\n', done);
       if (end == std::string::npos) break;  // the rest of the line comes later
-      std::printf("%s| %.*s\n", label.c_str(), static_cast<int>(end - done), content->c_str() + done);
+      std::printf("%s| %.*s\n", label.c_str(), static_cast<int>(end - done),
+                  content->c_str() + done);
       done = end + 1;
     }
     std::fflush(stdout);
@@ -54,7 +56,8 @@ class Printer {
   void print_attempt(const JobDirectory& directory, Attempt attempt, std::optional<int> rank) {
     std::vector<fs::path> files;
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(directory.attempt_logs(attempt), none)) files.push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(directory.attempt_logs(attempt), none))
+      files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) {
       const std::string stem = file.stem().string();
@@ -78,10 +81,13 @@ int logs_verb(const LogsArguments& arguments) {
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
   const std::vector<Attempt> attempts = attempts_in(found->directory);
-  if (attempts.empty()) return complain(error(Code::kNotFound, "no attempt of {} has written a log yet", found->directory.root.string()));
+  if (attempts.empty())
+    return complain(error(Code::kNotFound, "no attempt of {} has written a log yet",
+                          found->directory.root.string()));
   const Attempt first = arguments.attempt.value_or(attempts.back());
   if (std::find(attempts.begin(), attempts.end(), first) == attempts.end()) {
-    return complain(error(Code::kNotFound, "attempt {} has no logs; there are attempts {} to {}", first, attempts.front(), attempts.back()));
+    return complain(error(Code::kNotFound, "attempt {} has no logs; there are attempts {} to {}",
+                          first, attempts.front(), attempts.back()));
   }
   Printer printer;
   for (bool more = true; more;) {

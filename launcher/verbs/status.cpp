@@ -34,7 +34,9 @@ int status_verb(const StatusArguments& arguments) {
   auto view = read_journal(found->directory.root, 0);
   if (!view) return complain(view.error());
   auto metrics = read_file(found->directory.metrics() / "metrics.jsonl");
-  JobReport report = make_report(*view, latest_metrics(metrics ? *metrics : ""), found->directory.root.string(), Step{found->job.train().max_steps()});
+  JobReport report =
+      make_report(*view, latest_metrics(metrics ? *metrics : ""), found->directory.root.string(),
+                  Step{found->job.train().max_steps()});
   report.service = ask_service(*found);
   // The journal learns of steps every few seconds, the service of each.
   if (report.service) report.step = std::max(report.step, Step{report.service->ready_step()});

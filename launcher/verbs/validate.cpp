@@ -17,16 +17,21 @@ namespace {
 
 using nlohmann::json;
 
-// Runs `surefoot-worker JOB --describe` and reads the object it prints. It builds the model, so this takes seconds.
+// Runs `surefoot-worker JOB --describe` and reads the object it prints. It builds the model, so
+// this takes seconds.
 Result<json> describe(const ValidateArguments& arguments) {
-  const std::filesystem::path worker = std::filesystem::path(program_directory()) / "surefoot-worker";
-  if (!std::filesystem::exists(worker)) return error(Code::kNotFound, "{} is not built", worker.string());
-  std::string output = (std::filesystem::temp_directory_path() / "surefoot-describe-XXXXXX").string();
+  const std::filesystem::path worker =
+      std::filesystem::path(program_directory()) / "surefoot-worker";
+  if (!std::filesystem::exists(worker))
+    return error(Code::kNotFound, "{} is not built", worker.string());
+  std::string output =
+      (std::filesystem::temp_directory_path() / "surefoot-describe-XXXXXX").string();
   const Fd file(::mkstemp(output.data()));
   if (!file) return error(Code::kRetry, "cannot make {}", output);
   SpawnOptions options;
   options.argv = {worker.string(), arguments.job, "--describe"};
-  for (const std::string& set : arguments.sets) options.argv.insert(options.argv.end(), {"--set", set});
+  for (const std::string& set : arguments.sets)
+    options.argv.insert(options.argv.end(), {"--set", set});
   options.output = output;
   auto process = spawn(options);
   std::optional<ExitStatus> exit;
@@ -36,13 +41,19 @@ Result<json> describe(const ValidateArguments& arguments) {
   if (!process) return process.error();
   // Libraries may have printed before it.
   const std::size_t start = text ? text->rfind("\n{") : std::string::npos;
-  json object = json::parse(start == std::string::npos ? text ? *text : "" : text->substr(start + 1), nullptr, false);
-  if (exit->code != 0 || !object.is_object()) return error(Code::kInvalid, "{}", text ? *text : "surefoot-worker printed nothing");
+  json object = json::parse(
+      start == std::string::npos ? text ? *text : "" : text->substr(start + 1), nullptr, false);
+  if (exit->code != 0 || !object.is_object())
+    return error(Code::kInvalid, "{}", text ? *text : "surefoot-worker printed nothing");
   return object;
 }
 
 json fault_json(const Fault& fault) {
-  return {{"file", fault.file}, {"line", fault.line}, {"column", fault.column}, {"key", fault.key}, {"message", fault.message}};
+  return {{"file", fault.file},
+          {"line", fault.line},
+          {"column", fault.column},
+          {"key", fault.key},
+          {"message", fault.message}};
 }
 
 }  // namespace
@@ -65,16 +76,22 @@ int validate_verb(const ValidateArguments& arguments) {
   }
   const auto needs = describe(arguments);
   if (!needs && needs.error().code != Code::kNotFound) {
-    std::fprintf(stderr, "surefoot: the model or its data cannot be used: %s\n", needs.error().message.c_str());
+    std::fprintf(stderr, "surefoot: the model or its data cannot be used: %s\n",
+                 needs.error().message.c_str());
     return kExitWrongUse;
   }
   if (arguments.json) {
-    std::printf("%s\n", json{{"valid", true}, {"faults", json::array()}, {"needs", needs ? *needs : json(nullptr)}}.dump().c_str());
+    std::printf(
+        "%s\n",
+        json{{"valid", true}, {"faults", json::array()}, {"needs", needs ? *needs : json(nullptr)}}
+            .dump()
+            .c_str());
     return kExitOk;
   }
   std::printf("%s is a valid job file.\n", arguments.job.c_str());
   if (needs) {
-    std::fputs(needs_screen(*needs, outcome.job.job.resources().workers_per_node().max()).c_str(), stdout);
+    std::fputs(needs_screen(*needs, outcome.job.job.resources().workers_per_node().max()).c_str(),
+               stdout);
   } else {
     std::printf("What it needs is not known: %s\n", needs.error().message.c_str());
   }

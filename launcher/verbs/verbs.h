@@ -5,8 +5,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "checkpoint/store.h"
 #include "common/status.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
@@ -16,6 +20,7 @@ namespace surefoot {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitWrongUse = 64;  // EX_USAGE: command line or job file
+inline constexpr int kExitNotGood = 65;   // EX_DATAERR: a checkpoint is damaged
 inline constexpr int kExitNoInput = 66;   // EX_NOINPUT: no such job
 inline constexpr int kExitTryLater = 75;  // EX_TEMPFAIL
 
@@ -24,7 +29,11 @@ int validate_verb(const ValidateArguments& arguments);
 int status_verb(const StatusArguments& arguments);
 int logs_verb(const LogsArguments& arguments);
 int cancel_verb(const CancelArguments& arguments);
-int checkpoints_verb(const CheckpointsArguments& arguments);
+// Opens the store in a folder; `write`: objects will be removed. Which adapter that is, main.cpp
+// knows.
+using StoreOpener =
+    std::function<Result<std::unique_ptr<Store>>(const std::filesystem::path& folder, bool write)>;
+int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store);
 
 // A job that has run: its directory and the job file in it.
 struct FoundJob {

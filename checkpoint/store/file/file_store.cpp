@@ -110,7 +110,7 @@ Status FileStore::make_folders(const std::string& folder) {
     return sync_folder(above);
   }
   if (made < 0) return file_error(made, "cannot make", folder);
-  return folder.rfind('/') == 0 ? Status{} : sync_folder(folder_of(folder));
+  return sync_folder(folder_of(folder));
 }
 
 Status FileStore::sync_folder(const std::string& folder) {

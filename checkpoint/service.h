@@ -1,0 +1,55 @@
+// The checkpoint service of one job on one node, as a library: the main of surefoot-node is thin.
+//
+// Owns the arena's folder (under service.lock) and is the only one that talks to the store. Answers
+// the messages of service.proto; watches the arena's header: asks for a checkpoint when one is due,
+// writes pinned slots to the store, publishes, verifies, cleans up; ends earlier writers and makes
+// or checks the arena for a new gang; fills slots for a restore; exports the finished model; ends
+// by itself when the job is over or nobody has come for arena_ttl, never freeing what is not in the
+// store.
+//
+// Killed at any moment and started again it finds the arena and goes on: pinned slots are written,
+// requests and busy bits set anew. All it must know lies in the arena and in `<arena
+// folder>/memory`.
+//
+// Threads: run() is a loop that never waits for store or memory; two threads of its own do that,
+// one for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
+// does not delay a recovery. `metrics` is called on the thread of run().
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/arena.h"
+#include "checkpoint/store_side.h"
+#include "common/status.h"
+#include "configs/job.pb.h"
+
+namespace surefoot {
+
+struct ServiceSettings {
+  config::Job job;
+  std::string job_id;
+  std::filesystem::path arena_folder;
+  std::filesystem::path final_folder;  // the export
+  OpenStore open_store;
+  bool supervised = false;
+  // Finished steps, in order, while no supervisor watches; steps may come again after the service
+  // was killed. May be empty.
+  std::function<void(const std::vector<StepRecord>&)> metrics;
+  int signals =
+      -1;  // a signalfd with SIGTERM and SIGINT, both blocked: drain; twice: end. -1: none
+};
+
+class Service {
+ public:
+  // kStale: another service of this job runs; the message names it. Else why it cannot start.
+  [[nodiscard]] static Result<std::unique_ptr<Service>> start(ServiceSettings settings);
+  virtual ~Service() = default;
+  // Serves until there is nothing to serve any more, and says why it ends.
+  [[nodiscard]] virtual std::string run() = 0;
+};
+
+}  // namespace surefoot

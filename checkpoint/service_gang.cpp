@@ -1,0 +1,411 @@
+// What a service does for a gang: hello, restore, its end.
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+
+#include "checkpoint/service_internal.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "configs/fault.h"
+
+namespace surefoot {
+namespace {
+
+constexpr Duration kStorePatience = std::chrono::seconds(60);
+constexpr Duration kRestorePatience = std::chrono::hours(2);
+constexpr Duration kEndPatience = std::chrono::seconds(10);
+constexpr Duration kGangPatience =
+    std::chrono::seconds(60);  // from hello to the first worker's line
+
+// Arbitrary; a damaged number must not make all later ones stale.
+constexpr std::int64_t kMaxAttempt = 1'000'000'000;
+
+std::vector<std::string> lines_of(const service::Hello& hello) {
+  return {hello.training_lines().begin(), hello.training_lines().end()};
+}
+
+bool holds_work(const Arena& arena) {
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const SlotInfo info = arena.slot(slot);
+    if (info.state == SlotState::kReady && info.step > Step{0}) return true;
+  }
+  return false;
+}
+
+HelloFacts::Memory facts_of(const Arena* arena, bool damaged, const service::Memory& memory) {
+  HelloFacts::Memory facts;
+  facts.there = arena != nullptr || damaged;
+  facts.damaged = damaged;
+  facts.training_lines = lines_of(memory.hello());
+  facts.last_attempt = Attempt{memory.hello().attempt()};
+  if (arena == nullptr) return facts;
+  facts.layout = arena->spec().layout_digest;
+  facts.training_hash = arena->spec().training_hash;
+  facts.last_attempt = std::max(facts.last_attempt, Attempt{arena->last_attempt()});
+  facts.holds_work = holds_work(*arena);
+  return facts;
+}
+
+Result<HelloFacts::Gang> facts_of(const service::Hello& hello, const StateLayout& layout) {
+  const auto hash = Digest::from_hex(hello.training_hash());
+  const bool sane = hash && hello.attempt() >= 0 && hello.attempt() <= kMaxAttempt &&
+                    hello.local_size() > 0 && hello.local_size() <= kMaxLocalRanks &&
+                    hello.node_count() > 0 && hello.node_index() >= 0 &&
+                    hello.node_index() < hello.node_count() && layout.bytes > 0;
+  if (!sane) return error(Code::kInvalid, "the hello makes no sense");
+  return HelloFacts::Gang{Attempt{hello.attempt()}, layout.digest(), *hash, lines_of(hello),
+                          hello.accept_changes()};
+}
+
+// A step that is known to have been finished, from what lies in memory.
+Step furthest_in(const Arena& arena) {
+  Step furthest{0};
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const SlotInfo info = arena.slot(slot);
+    if (info.state == SlotState::kReady) furthest = std::max(furthest, info.step);
+  }
+  std::uint64_t from = 0;
+  for (const StepRecord& record : arena.read(from)) {
+    if (record.kind == StepRecord::kTrain) furthest = std::max(furthest, Step{record.step});
+  }
+  return furthest;
+}
+
+service::Candidate to_message(const Candidate& candidate) {
+  service::Candidate message;
+  message.set_source(candidate.source == Candidate::Source::kArena ? service::Candidate::ARENA
+                                                                   : service::Candidate::STORE);
+  message.set_step(candidate.step.value);
+  message.set_attempt(candidate.attempt.value);
+  message.set_digest(candidate.digest.hex());
+  message.set_node(candidate.node);
+  return message;
+}
+
+// The file was removed while it was mapped, so nobody can open it any more: the newest good step
+// moves into a new one.
+Result<std::shared_ptr<Arena>> remake(Arena& old, const std::filesystem::path& folder) {
+  SUREFOOT_ASSIGN(std::shared_ptr<Arena> fresh, Arena::create(folder, old.spec()));
+  fresh->close_to_earlier(Attempt{old.last_attempt()});
+  for (int fault = 0; fault < kMaxFaults; ++fault) {
+    if (old.fault_fired(fault)) fresh->mark_fault(fault);
+  }
+  for (;;) {
+    const auto newest = old.newest_ready();
+    if (!newest) return fresh;
+    const SlotInfo info = old.slot(*newest);
+    SUREFOOT_ASSIGN(const int slot, fresh->take(info.attempt, info.step));
+    const auto from = old.bytes(*newest);
+    const auto to = fresh->bytes(slot);
+    const auto table = fresh->chunk_digests(slot);
+    for (std::size_t chunk = 0; chunk < table.size(); ++chunk) {
+      const std::size_t at = chunk * kChunkBytes;
+      const std::size_t bytes = std::min<std::size_t>(kChunkBytes, from.size() - at);
+      table[chunk] = copy_and_digest(from.subspan(at, bytes), to.subspan(at, bytes));
+    }
+    if (state_digest(table) == info.digest) {
+      SUREFOOT_TRY(fresh->publish(slot, info.samples, info.checkpoint));
+      return fresh;
+    }
+    spdlog::warn("step {} in the removed memory fails its digest", info.step);
+    fresh->discard(slot);
+    old.discard(*newest);
+  }
+}
+
+}  // namespace
+
+void ServiceImpl::open_arena() {
+  auto arena = Arena::open(settings_.arena_folder);
+  if (arena) {
+    use(std::move(*arena));
+  } else if (arena.error().code == Code::kCorrupt) {
+    arena_damaged_ = true;
+    spdlog::error("{}", arena.error().message);
+  }
+  auto kept = read_file(settings_.arena_folder / "memory");
+  service::Memory memory;
+  if (!kept || !memory.ParseFromString(*kept)) return;
+  memory_ = std::move(memory);
+  auto layout = StateLayout::from_json(memory_.hello().layout());
+  if (layout && arena_ && layout->digest() == arena_->spec().layout_digest)
+    layout_ = std::move(*layout);
+}
+
+void ServiceImpl::use(std::shared_ptr<Arena> arena) {
+  if (arena_ == arena) return;
+  arena_ = std::move(arena);
+  arena_damaged_ = arena_unlinked_ = false;
+  uploads_.clear();
+  held_.clear();
+  records_from_ = 0;
+  arena_->set_service(self_process());
+}
+
+bool ServiceImpl::workers_alive() const {
+  if (!arena_) return false;
+  for (int rank = 0; rank < kMaxLocalRanks; ++rank) {
+    const ProcessId process = registered_process(arena_->line(rank));
+    if (process.pid > 1 && process.pid != ::getpid() && is_alive(process)) return true;
+  }
+  return false;
+}
+
+// ---- hello ----
+
+void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
+  const std::int64_t last =
+      std::max(memory_.hello().attempt(), arena_ ? arena_->last_attempt() : 0);
+  if (hello.attempt() != 0 && hello.attempt() < last) {
+    return refuse(peer, "stale",
+                  fmt::format("attempt {} is older than attempt {}, which has run on this node",
+                              hello.attempt(), last));
+  }
+  // The gang that asked for a restore is gone when another one comes.
+  if (hello.attempt() == 0 || hello.attempt() > last) gang_thread_.interrupt();
+  gang_expected_until_ = now() + kGangPatience;
+  gang_thread_.start([this, peer, hello, arena = arena_, memory = memory_,
+                      damaged = arena_damaged_]() -> WorkThread::Outcome {
+    Welcome result = welcome(hello, arena, memory, damaged);
+    return [this, peer, hello, result = std::move(result)]() mutable {
+      welcomed(peer, hello, std::move(result));
+    };
+  });
+}
+
+// On the gang thread: touches nothing of this object but gang_store_, gang_thread_ and settings_.
+ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shared_ptr<Arena> arena,
+                                          service::Memory memory, bool damaged) {
+  Welcome result;
+  const auto work = [&]() -> Status {
+    auto layout = StateLayout::from_json(hello.layout());
+    if (!layout) return error(Code::kInvalid, "{}", layout.error().message);
+    result.layout = std::move(*layout);
+    SUREFOOT_ASSIGN(const HelloFacts::Gang gang, facts_of(hello, result.layout));
+    HelloFacts facts{gang, facts_of(arena.get(), damaged, memory), {}};
+    SUREFOOT_TRY(look_for(facts, result));
+    SUREFOOT_ASSIGN(const HelloDecision decision, decide_hello(facts));
+    for (const std::string& change : decision.changed_keys)
+      spdlog::warn("changed training key accepted: {}", change);
+    SUREFOOT_TRY(make_ready(decision, gang, hello, memory, arena, result));
+    remember(decision, hello, damaged, memory, result);
+    return {};
+  };
+  result.status = work();
+  return result;
+}
+
+// What the store has. Without it a job can go on from memory, but never start: nobody knows how far
+// it has been.
+Status ServiceImpl::look_for(HelloFacts& facts, Welcome& result) {
+  Control control;
+  control.deadline = now() + kStorePatience;
+  control.stop = [this] { return gang_thread_.stopping(); };
+  auto view = gang_store_.look(control);
+  Status usable = view ? Status() : Status(view.error());
+  if (view) {
+    facts.stored = view->newest;
+    result.store = std::move(*view);
+    for (const std::string& line : result.store->refused)
+      spdlog::warn("a checkpoint cannot be used: {}", line);
+    if (!facts.memory.holds_work) usable = gang_store_.claim(control);
+  }
+  if (usable) return {};
+  const bool full = usable.error().code == Code::kNoSpace;
+  if (!facts.memory.holds_work && !full) return usable;
+  result.warning = usable.error().message;
+  return {};
+}
+
+// Earlier writers ended, the arena there, the gang's place in it set.
+Status ServiceImpl::make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
+                               const service::Hello& hello, const service::Memory& memory,
+                               std::shared_ptr<Arena> arena, Welcome& result) {
+  bool remade = decision.arena == ArenaAction::kMake;
+  if (arena) {
+    arena->close_to_earlier(decision.attempt);
+    SUREFOOT_TRY(end_earlier_writers(*arena, decision.attempt, now() + kEndPatience));
+  }
+  if (decision.arena == ArenaAction::kMake) {
+    spdlog::info("making the arena ({} of state, three times): {}", result.layout.bytes,
+                 decision.reason);
+    const Attempt last{arena ? arena->last_attempt() : 0};
+    ArenaSpec spec{settings_.job_id, gang.layout, gang.training_hash, result.layout.bytes};
+    SUREFOOT_ASSIGN(arena, Arena::create(settings_.arena_folder, spec));
+    arena->close_to_earlier(std::max(last, decision.attempt));
+  } else if (arena->unlinked()) {
+    SUREFOOT_ASSIGN(arena, remake(*arena, settings_.arena_folder));
+    remade = true;
+  }
+  if (decision.arena == ArenaAction::kUseWithNewHash) arena->set_training_hash(gang.training_hash);
+  // The same gang again (a repeated hello, a rollback): its workers keep their lines. `memory` is
+  // written after set_gang, so it never speaks of a gang that was not set.
+  const service::Hello& before = memory.hello();
+  const bool same = !remade && before.attempt() == decision.attempt.value &&
+                    before.local_size() == hello.local_size() &&
+                    before.node_index() == hello.node_index() &&
+                    before.node_count() == hello.node_count();
+  const Arena::Gang wanted{decision.attempt.value, hello.local_size(), hello.node_index(),
+                           hello.node_count()};
+  if (!same) arena->set_gang(wanted);
+  result.arena = std::move(arena);
+  return {};
+}
+
+void ServiceImpl::remember(const HelloDecision& decision, const service::Hello& hello, bool damaged,
+                           const service::Memory& memory, Welcome& result) {
+  Step known = std::max(Step{memory.known_step()}, furthest_in(*result.arena));
+  if (result.store) known = std::max(known, result.store->known);
+  // A damaged arena says nothing, but that somebody has worked here.
+  if (damaged) known = std::max(known, Step{1});
+  result.memory.set_known_step(known.value);
+  *result.memory.mutable_hello() = hello;
+  result.memory.mutable_hello()->set_attempt(decision.attempt.value);
+  const Status kept =
+      write_file_atomically(settings_.arena_folder / "memory", result.memory.SerializeAsString());
+  if (!kept) result.warning += (result.warning.empty() ? "" : "; ") + kept.error().message;
+
+  service::HelloReply& reply = result.reply;
+  reply.set_attempt(decision.attempt.value);
+  reply.set_arena_folder(settings_.arena_folder.string());
+  reply.set_known_step(known.value);
+  std::array<SlotInfo, kSlots> slots;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    slots[static_cast<std::size_t>(slot)] = result.arena->slot(slot);
+    if (slots[static_cast<std::size_t>(slot)].corrupt)
+      spdlog::warn("slot {} of the arena cannot be used: its header fails its digest", slot);
+  }
+  for (const Candidate& candidate : arena_candidates(slots, hello.node_index()))
+    *reply.add_candidates() = to_message(candidate);
+  if (!result.store) return;
+  for (const StoreView::Entry& entry : result.store->whole) {
+    if (entry.layout != result.arena->spec().layout_digest) continue;
+    *reply.add_candidates() =
+        to_message({Candidate::Source::kStore, entry.step, entry.attempt, entry.state, 0});
+  }
+}
+
+void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome) {
+  if (!welcome.status) {
+    const Error& failed = welcome.status.error();
+    spdlog::error("hello of attempt {}: {}", hello.attempt(), failed.message);
+    gang_expected_until_ = {};
+    // Writers were closed out, or even ended, before it failed: what is known of attempts stays.
+    return reply(peer, failed);
+  }
+  use(std::move(welcome.arena));
+  memory_ = std::move(welcome.memory);
+  layout_ = std::move(welcome.layout);
+  waiting_for_ = welcome.warning;
+  if (!welcome.warning.empty())
+    spdlog::warn("training goes on without the store for now: {}", welcome.warning);
+  if (hello.has_supervised()) supervised_ = hello.supervised();
+  drain_asked_ = flush_wanted_ = false;
+  last_supervisor_ = last_visit_ = now();
+  gang_expected_until_ = now() + kGangPatience;
+  finished_.reset();
+  if (!store_seen_ && welcome.store) {
+    store_seen_ = true;
+    if (!welcome.store->whole.empty())
+      set_durable(welcome.store->whole.front().step, welcome.store->whole.front().age);
+  }
+  // Bits of the new gang, before it can look at them.
+  look_at_slots();
+  decide_about_checkpoint();
+  spdlog::info("attempt {}: {} workers here, node {} of {}, {} copies to start from",
+               welcome.reply.attempt(), hello.local_size(), hello.node_index(), hello.node_count(),
+               welcome.reply.candidates_size());
+  service::Reply message;
+  *message.mutable_hello() = std::move(welcome.reply);
+  reply(peer, message);
+}
+
+// ---- restore ----
+
+void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
+  if (!arena_) return reply(peer, error(Code::kInvalid, "restore before hello"));
+  const service::Candidate& asked = request.candidate();
+  Candidate candidate;
+  candidate.source = asked.source() == service::Candidate::ARENA ? Candidate::Source::kArena
+                                                                 : Candidate::Source::kStore;
+  candidate.step = Step{asked.step()};
+  candidate.attempt = Attempt{asked.attempt()};
+  candidate.digest = Digest::from_hex(asked.digest()).value_or(Digest{});
+  gang_thread_.start([this, peer, candidate, arena = arena_]() -> WorkThread::Outcome {
+    const Time begun = now();
+    auto slot = bring(candidate, *arena);
+    const double took = seconds(now() - begun);
+    return [this, peer, candidate, arena, slot = std::move(slot), took] {
+      if (!slot) {
+        spdlog::warn("restore of step {}: {}", candidate.step, slot.error().message);
+        const bool stored = candidate.source == Candidate::Source::kStore;
+        if (stored && slot.error().code == Code::kCorrupt) distrust(candidate.step);
+        return reply(peer, slot.error());
+      }
+      const SlotInfo info = arena->slot(*slot);
+      spdlog::info("restored step {} of attempt {} from {} in {:.3f} s, state digest {}", info.step,
+                   info.attempt,
+                   candidate.source == Candidate::Source::kArena ? "memory" : "the store", took,
+                   info.digest.hex());
+      service::Reply message;
+      message.mutable_restore()->set_slot(*slot);
+      message.mutable_restore()->set_step(info.step.value);
+      message.mutable_restore()->set_samples(info.samples);
+      reply(peer, message);
+    };
+  });
+}
+
+// On the gang thread.
+Result<int> ServiceImpl::bring(const Candidate& candidate, Arena& arena) {
+  // Of equal states the one in memory will do, wherever it was to come from.
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const SlotInfo info = arena.slot(slot);
+    const bool same = info.state == SlotState::kReady && info.step == candidate.step &&
+                      info.attempt == candidate.attempt && info.digest == candidate.digest;
+    if (!same) continue;
+    const Status good = arena.verify(slot);
+    if (good) return slot;
+    if (good.error().code != Code::kCorrupt) return good.error();
+    arena.discard(slot);
+    if (candidate.source == Candidate::Source::kArena) return good.error();
+  }
+  if (candidate.source == Candidate::Source::kArena) {
+    return error(Code::kCorrupt, "the memory of this node has no such copy of step {} any more",
+                 candidate.step);
+  }
+  Control control;
+  control.deadline = now() + kRestorePatience;
+  control.stop = [this] { return gang_thread_.stopping(); };
+  return gang_store_.fill(candidate, arena, control);
+}
+
+// ---- the end of a gang ----
+
+void ServiceImpl::end_gang(const Peer& peer) {
+  gang_thread_.interrupt();
+  gang_expected_until_ = {};
+  Ending ending{peer, {}, now() + kEndPatience};
+  for (int rank = 0; arena_ && rank < kMaxLocalRanks; ++rank) {
+    const ProcessId process = registered_process(arena_->line(rank));
+    if (process.pid <= 1 || process.pid == ::getpid()) continue;
+    if (send_signal(process, SIGKILL)) ending.processes.push_back(process);
+  }
+  endings_.push_back(std::move(ending));
+  look_at_endings();
+}
+
+// Waited for here, tick by tick, so that status is answered while the kernel tears them down.
+void ServiceImpl::look_at_endings() {
+  std::erase_if(endings_, [this](Ending& ending) {
+    std::erase_if(ending.processes, [](const ProcessId& process) { return !is_alive(process); });
+    if (ending.processes.empty()) return done(ending.peer), true;
+    if (now() < ending.deadline) return false;
+    reply(ending.peer, error(Code::kRestart, "{} workers do not end after SIGKILL, first {}",
+                             ending.processes.size(), ending.processes.front().pid));
+    return true;
+  });
+}
+
+}  // namespace surefoot

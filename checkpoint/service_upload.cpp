@@ -1,0 +1,415 @@
+// What a service does with its store: checkpoints, flush, the end of the job, and its own end.
+#include <algorithm>
+
+#include "checkpoint/service_internal.h"
+#include "common/log.h"
+
+namespace surefoot {
+namespace {
+
+constexpr Duration kLookPatience = std::chrono::minutes(2);
+// Of one try to write a set; a store that is slower than this cannot keep a checkpoint.
+constexpr Duration kUploadPatience = std::chrono::hours(1);
+constexpr Duration kPublishPause = std::chrono::milliseconds(200);  // other nodes are still writing
+constexpr Duration kPublishPatience = std::chrono::minutes(10);  // as Rule (delete) for such sets
+constexpr int kFinishTries = 4;
+// An unsupervised gang that is gone without the job being done: mpirun may be run again at once.
+constexpr Duration kGraceAfterGang = std::chrono::seconds(5);
+
+bool is_slot(const SlotInfo& info, Attempt attempt, Step step) {
+  return info.state == SlotState::kReady && info.attempt == attempt && info.step == step;
+}
+
+}  // namespace
+
+Control ServiceImpl::store_control(Duration patience) const {
+  Control control;
+  control.deadline = now() + patience;
+  control.stop = [this] { return store_thread_.stopping(); };
+  return control;
+}
+
+// What the store has, at the start of a life; sets left half published are settled.
+void ServiceImpl::look_at_store() {
+  const int part = memory_.hello().node_index();
+  const int of = std::max(1, memory_.hello().node_count());
+  store_thread_.start([this, part, of]() -> WorkThread::Outcome {
+    const Control control = store_control(kLookPatience);
+    auto view = upload_store_.look(control);
+    if (view && !view->whole.empty()) upload_store_.assume_durable(view->whole.front().step);
+    if (view) {
+      for (const std::string& line : upload_store_.settle_left_overs(part, of, control))
+        spdlog::info("{}", line);
+      view = upload_store_.look(control);
+    }
+    return [this, view = std::move(view)] {
+      if (!view) {
+        spdlog::warn("cannot look at the store: {}", view.error().message);
+        waiting_for_ = view.error().message;
+      }
+      // Known or not, the first upload will tell; waiting for it would mean no checkpoint at all.
+      store_seen_ = true;
+      if (view && !view->whole.empty())
+        set_durable(view->whole.front().step, view->whole.front().age);
+    };
+  });
+}
+
+void ServiceImpl::set_durable(Step step, Duration age) {
+  if (durable_ && *durable_ >= step) return;
+  durable_ = step;
+  durable_at_ = now() - age;
+  newest_checkpoint_ = std::max(newest_checkpoint_.value_or(durable_at_), durable_at_);
+}
+
+std::optional<CheckpointIdentity> ServiceImpl::identity_of(const SlotInfo& slot) const {
+  if (!layout_) return std::nullopt;
+  CheckpointIdentity identity;
+  identity.job_id = settings_.job_id;
+  identity.step = slot.step;
+  identity.attempt = slot.attempt;
+  identity.samples = slot.samples;
+  identity.layout = *layout_;
+  identity.training_hash = Digest::from_hex(memory_.hello().training_hash()).value_or(Digest{});
+  identity.training_lines = {memory_.hello().training_lines().begin(),
+                             memory_.hello().training_lines().end()};
+  identity.numerics_id = memory_.hello().numerics_id();
+  return identity;
+}
+
+// A checkpoint that did not load counts no more, or nothing up to its step would be stored again.
+void ServiceImpl::distrust(Step step) {
+  if (!durable_ || *durable_ > step) return;
+  durable_.reset();
+  newest_checkpoint_.reset();
+  store_thread_.start([this, step]() -> WorkThread::Outcome {
+    upload_store_.distrust(step);
+    std::optional<StoreView::Entry> next;
+    if (auto view = upload_store_.look(store_control(kLookPatience)); view) {
+      for (const StoreView::Entry& entry : view->whole) {
+        if (!next && entry.step < step) next = entry;
+      }
+    }
+    if (next) upload_store_.assume_durable(next->step);
+    return [this, next] {
+      if (next) set_durable(next->step, next->age);
+    };
+  });
+}
+
+// ---- checkpoints ----
+
+// Every pinned slot is to be written; the newest first, as it makes the others needless.
+void ServiceImpl::look_at_slots() {
+  if (!arena_) return;
+  std::optional<int> next;
+  bool busy = in_hand_.has_value();
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const SlotInfo info = arena_->slot(slot);
+    const auto known = uploads_.find(slot);
+    const bool pinned = info.state == SlotState::kReady && info.pinned;
+    busy = busy || pinned;
+    if (known != uploads_.end() &&
+        (!pinned || !is_slot(info, known->second.attempt, known->second.step)))
+      uploads_.erase(known);
+    if (!pinned || held_.contains(slot)) continue;
+    auto [entry, fresh] = uploads_.try_emplace(slot, Upload{info.attempt, info.step, now(), {}, 0});
+    if (fresh) newest_checkpoint_ = now();
+    if (now() < entry->second.next) continue;
+    if (!next || info.step > uploads_.at(*next).step) next = slot;
+  }
+  // The bits follow from the slots, whoever has set them in an earlier life.
+  if (busy) {
+    arena_->requests().fetch_or(kUploadBusy);
+  } else {
+    arena_->requests().fetch_and(~std::uint64_t{kUploadBusy});
+  }
+  if (next && !in_hand_ && store_thread_.idle()) start_upload(*next);
+}
+
+void ServiceImpl::start_upload(int slot) {
+  const SlotInfo info = arena_->slot(slot);
+  const auto identity = identity_of(info);
+  if (!identity) return;  // a layout comes with the next hello
+  in_hand_ = info.step;
+  const Upload upload = uploads_.at(slot);
+  const UploadTask task{arena_, slot, *identity, info.part, info.of};
+  store_thread_.start([this, task, upload]() -> WorkThread::Outcome {
+    UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
+    return [this, arena = task.arena, slot = task.slot, upload, result = std::move(result)] {
+      in_hand_.reset();
+      if (arena == arena_) uploaded(slot, upload, result);
+    };
+  });
+}
+
+void ServiceImpl::note_stored(const SlotInfo& slot, const UploadResult& result) {
+  for (const std::string& note : result.notes) spdlog::info("{}", note);
+  if (result.bytes_per_second > 0) upload_rate_ = result.bytes_per_second;
+  if (result.outcome != UploadOutcome::kDurable) return;
+  store_failures_ = 0;
+  waiting_for_.clear();
+  set_durable(slot.step, Duration::zero());
+  spdlog::info(
+      "checkpoint of step {} attempt {} is in the store, verified: state digest {}, {:.1f} MB/s",
+      slot.step, slot.attempt, slot.digest.hex(), upload_rate_ / 1e6);
+}
+
+void ServiceImpl::uploaded(int slot, const Upload& upload, const UploadResult& result) {
+  const SlotInfo info = arena_->slot(slot);
+  const auto known = uploads_.find(slot);
+  if (known == uploads_.end() || !is_slot(info, upload.attempt, upload.step)) return;
+  note_stored(info, result);
+  const bool too_long = now() - upload.since > kPublishPatience;
+  if (result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless) {
+    uploads_.erase(known);
+    return arena_->unpin(slot);
+  }
+  if (result.outcome == UploadOutcome::kGivenUp ||
+      (result.outcome == UploadOutcome::kWaiting && too_long)) {
+    spdlog::warn("the checkpoint of step {} is given up: {}", upload.step, result.reason);
+    uploads_.erase(known);
+    newest_checkpoint_ = durable_ ? std::optional(durable_at_) : std::nullopt;
+    store_not_before_ = now() + pause_before_try(2);
+    return arena_->unpin(slot);
+  }
+  if (result.outcome == UploadOutcome::kWaiting) {
+    waiting_for_ = result.reason;
+    known->second.next = now() + kPublishPause;
+    return;
+  }
+  if (waiting_for_ != result.reason)
+    spdlog::warn("the checkpoint of step {} is not stored, training goes on: {}", upload.step,
+                 result.reason);
+  waiting_for_ = result.reason;
+  known->second.failures = ++store_failures_;
+  known->second.next = now() + pause_before_try(store_failures_ + 1);
+  take_newer_instead(slot, known->second);
+}
+
+// While the store is away training has gone on: what is written when it comes back should be the
+// newest. With several nodes the step was agreed on by all and cannot be changed by one.
+void ServiceImpl::take_newer_instead(int slot, const Upload& upload) {
+  if (memory_.hello().node_count() > 1) return;
+  const auto newest = arena_->newest_ready();
+  if (!newest || *newest == slot || arena_->slot(*newest).step <= upload.step) return;
+  if (held_.contains(*newest) || !arena_->pin(*newest)) return;
+  const SlotInfo info = arena_->slot(*newest);
+  uploads_[*newest] = {info.attempt, info.step, now(), upload.next, upload.failures};
+  uploads_.erase(slot);
+  arena_->unpin(slot);
+}
+
+void ServiceImpl::decide_about_checkpoint() {
+  if (!arena_) return;
+  CheckpointFacts facts;
+  facts.now = now();
+  facts.interval = std::chrono::milliseconds(settings_.job.checkpoint().interval());
+  facts.store_seen = store_seen_;
+  facts.busy = (arena_->requests().load() & kUploadBusy) != 0;
+  facts.newest = newest_checkpoint_;
+  facts.not_before = store_not_before_;
+  if (decide_checkpoint(facts).ask) arena_->requests().fetch_or(kRequestCheckpoint);
+}
+
+// ---- flush ----
+
+bool ServiceImpl::newest_is_stored() const {
+  const auto newest = arena_ ? arena_->newest_ready() : std::nullopt;
+  return !newest || (durable_ && *durable_ >= arena_->slot(*newest).step);
+}
+
+void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
+  if (newest_is_stored()) return then({});
+  const int slot = *arena_->newest_ready();
+  const bool was_pinned = arena_->slot(slot).pinned;
+  if (!arena_->pin(slot)) return then(error(Code::kRetry, "the newest snapshot is being replaced"));
+  const SlotInfo info = arena_->slot(slot);
+  const auto identity = identity_of(info);
+  if (!identity) {
+    if (!was_pinned) arena_->unpin(slot);
+    return then(error(Code::kInvalid, "the layout of the snapshots is not known"));
+  }
+  held_.insert(slot);
+  spdlog::info("writing step {} to the store", info.step);
+  // Alone: what is left of a gang may be this node only.
+  const UploadTask task{arena_, slot, *identity, 0, 1};
+  store_thread_.start([this, task, info, was_pinned, then]() -> WorkThread::Outcome {
+    UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
+    return [this, task, info, was_pinned, then, result = std::move(result)] {
+      held_.erase(task.slot);
+      note_stored(info, result);
+      const bool stored =
+          result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless;
+      if (task.arena == arena_ && (!was_pinned || stored)) arena_->unpin(task.slot);
+      if (stored) return then({});
+      if (result.outcome != UploadOutcome::kGivenUp) {
+        waiting_for_ = result.reason;
+        return then(error(Code::kRetry, "step {} is not stored: {}", info.step, result.reason));
+      }
+      spdlog::warn("step {} cannot be stored: {}", info.step, result.reason);
+      if (!arena_->verify(task.slot)) {  // a bad copy: the next older one, then
+        arena_->discard(task.slot);
+        return flush(then);
+      }
+      then(error(Code::kRetry, "step {} is not stored: {}", info.step, result.reason));
+    };
+  });
+}
+
+// ---- finish ----
+
+void ServiceImpl::finish(const Peer& peer, Step step) {
+  std::optional<int> found;
+  for (int slot = 0; arena_ && slot < kSlots; ++slot) {
+    const SlotInfo info = arena_->slot(slot);
+    if (info.state != SlotState::kReady || info.step != step) continue;
+    if (!found || info.attempt > arena_->slot(*found).attempt) found = slot;
+  }
+  if (!found) return finish_from_store(peer, step);
+  const bool known = finished_ && finished_->step == step &&
+                     finished_->digest == arena_->slot(*found).digest &&
+                     std::filesystem::exists(settings_.final_folder / "model.safetensors");
+  if (!known) return finish_from_slot(peer, *found, arena_->slot(*found));
+  service::Reply message;
+  *message.mutable_finish() = finished_->reply;
+  reply(peer, message);
+}
+
+// On the store thread.
+Result<Exported> ServiceImpl::store_and_export(const UploadTask& task, UploadResult& stored) {
+  for (int number = 1;; ++number) {
+    stored = upload_store_.upload(task, store_control(kUploadPatience));
+    if (stored.outcome == UploadOutcome::kDurable || stored.outcome == UploadOutcome::kNeedless)
+      break;
+    const Status good = task.arena->verify(task.slot);
+    if (!good) return error(Code::kRestart, "{}", good.error().message);
+    if (number == kFinishTries || store_thread_.stopping())
+      return error(Code::kRetry, "step {} is not stored: {}", task.identity.step, stored.reason);
+    // What stands under this step's name and is no good would be in the way for ever.
+    if (stored.outcome == UploadOutcome::kGivenUp)
+      (void)upload_store_.remove(task.identity.step, store_control(kUploadPatience));
+    const Time again = now() + pause_before_try(number + 1);
+    while (now() < again && !store_thread_.stopping())
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  auto outcome = export_model(task.identity.layout, task.arena->bytes(task.slot), settings_.job,
+                              settings_.final_folder);
+  if (!outcome) return outcome;
+  // The bytes that were exported were good while they were read.
+  const Status good = task.arena->verify(task.slot);
+  if (!good) return error(Code::kRestart, "{}", good.error().message);
+  return outcome;
+}
+
+void ServiceImpl::finish_from_slot(const Peer& peer, int slot, const SlotInfo& info) {
+  const auto identity = identity_of(info);
+  const bool was_pinned = info.pinned;
+  if (!identity || !arena_->pin(slot))
+    return reply(peer, error(Code::kInvalid, "finish before hello"));
+  held_.insert(slot);
+  const UploadTask task{arena_, slot, *identity, 0, 1};
+  store_thread_.start([this, peer, task, info, was_pinned]() -> WorkThread::Outcome {
+    UploadResult stored;
+    auto outcome = store_and_export(task, stored);
+    return [this, peer, task, info, was_pinned, stored = std::move(stored),
+            outcome = std::move(outcome)] {
+      held_.erase(task.slot);
+      note_stored(info, stored);
+      if (task.arena == arena_ && (!was_pinned || outcome)) arena_->unpin(task.slot);
+      if (!outcome && outcome.error().code == Code::kRestart && task.arena == arena_)
+        arena_->discard(task.slot);
+      exported(peer, info.step, info.digest, outcome);
+    };
+  });
+}
+
+// A job whose memory is gone, but whose last step is in the store.
+void ServiceImpl::finish_from_store(const Peer& peer, Step step) {
+  store_thread_.start([this, peer, step]() -> WorkThread::Outcome {
+    auto outcome = upload_store_.export_step(step, settings_.job, settings_.final_folder,
+                                             store_control(kUploadPatience));
+    return [this, peer, step, outcome = std::move(outcome)] {
+      exported(peer, step, Digest{}, outcome);
+    };
+  });
+}
+
+void ServiceImpl::exported(const Peer& peer, Step step, const Digest& digest,
+                           const Result<Exported>& outcome) {
+  if (!outcome) {
+    spdlog::error("the job's end: {}", outcome.error().message);
+    return reply(peer, outcome.error());
+  }
+  service::Reply message;
+  message.mutable_finish()->set_weights_sha256(outcome->weights_sha256);
+  message.mutable_finish()->set_state_sha256(outcome->state_sha256);
+  message.mutable_finish()->set_folder(outcome->folder.string());
+  finished_ = {step, digest, message.finish()};
+  gang_expected_until_ = {};  // nobody has to come any more
+  spdlog::info("exported step {} to {}: weights_sha256 {}", step, outcome->folder.string(),
+               outcome->weights_sha256);
+  reply(peer, message);
+}
+
+// ---- the service's own end ----
+
+void ServiceImpl::shutdown(const Peer& peer, const service::Shutdown& request) {
+  const bool remove = request.remove();
+  const bool end = remove || !request.flush();
+  const auto leave = [this, peer, remove, end](const Status& flushed) {
+    if (!flushed) return reply(peer, flushed.error());
+    if (remove && workers_alive())
+      return reply(peer, error(Code::kRetry, "workers are at work: end them first"));
+    done(peer);
+    if (!end) return;
+    removing_ = remove;
+    ended_ = remove ? "told to end and to free the snapshots" : "told to end";
+  };
+  if (request.flush()) return flush(leave);
+  leave({});
+}
+
+void ServiceImpl::decide_about_life() {
+  LifeFacts facts;
+  facts.now = now();
+  facts.workers = workers_alive();
+  if (facts.workers) {
+    last_visit_ = facts.now;
+    gang_expected_until_ = {};
+  }
+  if (!gang_thread_.idle() || !store_thread_.idle() || !endings_.empty()) return;
+  facts.gang_expected = facts.now < gang_expected_until_;
+  facts.supervised = supervised_;
+  facts.finished = finished_.has_value();
+  facts.unflushed = !newest_is_stored();
+  facts.flush_wanted = flush_wanted_ || (!supervised_ && facts.now - last_visit_ > kGraceAfterGang);
+  facts.drain_asked = drain_asked_;
+  facts.last_visit = last_visit_;
+  facts.last_supervisor = last_supervisor_;
+  facts.flush_not_before = flush_not_before_;
+  facts.arena_ttl = std::chrono::milliseconds(settings_.job.checkpoint().arena_ttl());
+  facts.supervisor_timeout =
+      std::chrono::milliseconds(settings_.job.recovery().supervisor_timeout());
+  const LifeDecision decision = decide_life(facts);
+  switch (decision.action) {
+    case LifeAction::kGoOn:
+      return;
+    case LifeAction::kAskDrain:
+      spdlog::warn("asking the workers to leave: {}", decision.reason);
+      drain_asked_ = flush_wanted_ = true;
+      arena_->requests().fetch_or(kRequestDrain);
+      return;
+    case LifeAction::kFlush:
+      return flush([this](const Status& flushed) {
+        flush_failures_ = flushed ? 0 : flush_failures_ + 1;
+        flush_not_before_ = now() + pause_before_try(flush_failures_ + 1);
+      });
+    case LifeAction::kFree:
+      removing_ = true;
+      ended_ = decision.reason;
+      return;
+  }
+}
+
+}  // namespace surefoot

@@ -1,0 +1,198 @@
+#include "checkpoint/store_side.h"
+
+#include <algorithm>
+
+#include "common/log.h"
+
+namespace surefoot {
+
+Result<CheckpointStore*> StoreSide::checkpoints() {
+  if (!checkpoints_) {
+    SUREFOOT_ASSIGN(store_, open_());
+    checkpoints_ = std::make_unique<CheckpointStore>(*store_, job_id_);
+  }
+  return checkpoints_.get();
+}
+
+UploadResult StoreSide::failed(const Error& why) {
+  // Opened anew next time: the folder may have been removed, or come back.
+  checkpoints_.reset();
+  store_.reset();
+  claimed_ = false;
+  return {UploadOutcome::kFailed, why.message, 0, {}};
+}
+
+Status StoreSide::claim(const Control& control) {
+  SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
+  if (claimed_) return {};
+  SUREFOOT_TRY(all->claim(job_name_, control));
+  claimed_ = true;
+  return {};
+}
+
+Result<StoreView> StoreSide::look(const Control& control) {
+  SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
+  SUREFOOT_ASSIGN(const auto entries, all->list(control));
+  StoreView view;
+  for (const StepEntry& entry : entries) {
+    const StepInventory& inventory = entry.inventory;
+    // Whatever lies there was once written after that step.
+    view.known = std::max(view.known, inventory.step);
+    for (const ObjectInfo& object : inventory.objects) {
+      if (const auto parsed = parse_name(object.name); parsed && !parsed->manifest)
+        view.newest.last_attempt = std::max(view.newest.last_attempt, parsed->attempt);
+    }
+    if (inventory.state == StepState::kDamaged || inventory.state == StepState::kUnknown)
+      view.refused.push_back(fmt::format("step {}: {}", inventory.step, entry.reason));
+    if (!entry.manifest || inventory.state == StepState::kUnknown) continue;
+    const CheckpointIdentity& identity = entry.manifest->identity;
+    const Digest layout = identity.layout.digest();
+    if (!view.newest.there) {
+      view.newest.there = true;
+      view.newest.layout = layout;
+      view.newest.training_hash = identity.training_hash;
+      view.newest.training_lines = identity.training_lines;
+      view.newest.step = identity.step;
+    }
+    if (inventory.state != StepState::kWhole) continue;
+    view.whole.push_back(
+        {identity.step, identity.attempt, entry.manifest->state_digest, layout, entry.age});
+  }
+  return view;
+}
+
+std::vector<std::string> StoreSide::settle_left_overs(int part, int of, const Control& control) {
+  std::vector<std::string> lines;
+  auto all = checkpoints();
+  if (!all) return lines;
+  auto sets = (*all)->unpublished(durable_, control);
+  if (!sets) return lines;
+  for (const UnpublishedSet& set : *sets) {
+    // Only the owner of part 0 may replace a damaged manifest; who does not know its part is not
+    // it.
+    const int own = set.of == 1 ? 0 : set.of == of ? part : set.of - 1;
+    const auto tried = (*all)->try_publish(set.step, set.attempt, own, set.of, durable_, control);
+    lines.push_back(
+        fmt::format("set of step {} attempt {} ({} of {} parts) left by an earlier life: {}",
+                    set.step, set.attempt, set.parts_there, set.of, tried.reason));
+  }
+  return lines;
+}
+
+void StoreSide::distrust(Step step) {
+  if (durable_ && *durable_ <= step) durable_.reset();
+}
+
+UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
+  if (durable_ && *durable_ >= task.identity.step)
+    return {UploadOutcome::kNeedless, "this or a later step is in the store", 0, {}};
+  auto all = checkpoints();
+  if (!all) return failed(all.error());
+  if (auto mine = claim(control); !mine) return failed(mine.error());
+  const Time begun = now();
+  std::int64_t written = 0;
+  Control counting = control;
+  counting.progress = [&](std::int64_t bytes) { written += bytes; };
+  auto stored = (*all)->store_part(task.identity, task.part, task.of, task.arena->bytes(task.slot),
+                                   task.arena->chunk_digests(task.slot), counting);
+  if (!stored && stored.error().code == Code::kCorrupt)
+    return {UploadOutcome::kGivenUp, stored.error().message, 0, {}};
+  if (!stored) return failed(stored.error());
+  const double seconds_taken = seconds(now() - begun);
+  UploadResult result = publish(**all, task, control);
+  if (written > 0 && seconds_taken > 0)
+    result.bytes_per_second = static_cast<double>(written) / seconds_taken;
+  return result;
+}
+
+UploadResult StoreSide::publish(CheckpointStore& checkpoints, const UploadTask& task,
+                                const Control& control) {
+  const Step step = task.identity.step;
+  const auto tried =
+      checkpoints.try_publish(step, task.identity.attempt, task.part, task.of, durable_, control);
+  switch (tried.outcome) {
+    case PublishOutcome::kPublished:
+      return verify_and_clean(checkpoints, step, control);
+    case PublishOutcome::kWaiting:
+      return {UploadOutcome::kWaiting, tried.reason, 0, {}};
+    case PublishOutcome::kSuperseded:
+      // A later step, or a good set of this very step by another attempt: that one counts.
+      if (durable_ && *durable_ >= step) return {UploadOutcome::kGivenUp, tried.reason, 0, {}};
+      return verify_and_clean(checkpoints, step, control);
+    case PublishOutcome::kWithdrawn:
+    case PublishOutcome::kRefused:
+      return {UploadOutcome::kGivenUp, tried.reason, 0, {}};
+    case PublishOutcome::kFailed:
+      break;
+  }
+  return failed(error(Code::kRetry, "{}", tried.reason));
+}
+
+UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, Step step,
+                                         const Control& control) {
+  auto verified = checkpoints.verify(step, control);
+  if (!verified) {
+    UploadResult result = failed(verified.error());
+    if (verified.error().code == Code::kCorrupt || verified.error().code == Code::kNotFound) {
+      // Not what was written: away with it, so that it is written again.
+      result.notes.push_back(fmt::format("the checkpoint of step {} does not read back: {}", step,
+                                         verified.error().message));
+      if (auto all = this->checkpoints(); all) {
+        if (auto removed = (*all)->remove_step(step, control); !removed)
+          result.notes.push_back(removed.error().message);
+      }
+    }
+    return result;
+  }
+  assume_durable(step);
+  UploadResult result{UploadOutcome::kDurable, "published and verified", 0, {}};
+  auto cleaned = checkpoints.clean(*verified, keep_, control);
+  if (!cleaned) {
+    result.notes.push_back("old checkpoints stay for now: " + cleaned.error().message);
+    return result;
+  }
+  for (const Removed& removed : cleaned->removed)
+    result.notes.push_back(fmt::format("removed step {}: {}", removed.step, removed.reason));
+  for (const std::string& failure : cleaned->failures) result.notes.push_back(failure);
+  return result;
+}
+
+Status StoreSide::remove(Step step, const Control& control) {
+  SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
+  return all->remove_step(step, control);
+}
+
+Result<int> StoreSide::fill(const Candidate& candidate, Arena& arena, const Control& control) {
+  SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
+  auto manifest = all->read_manifest(candidate.step, control);
+  if (!manifest && manifest.error().code == Code::kNotFound)
+    return error(Code::kCorrupt, "{}", manifest.error().message);
+  if (!manifest) return std::move(manifest).error();
+  const CheckpointIdentity& identity = manifest->identity;
+  if (identity.attempt != candidate.attempt || manifest->state_digest != candidate.digest) {
+    return error(Code::kCorrupt, "the checkpoint of step {} is not the one that was offered",
+                 candidate.step);
+  }
+  if (identity.layout.digest() != arena.spec().layout_digest)
+    return error(Code::kCorrupt, "the checkpoint of step {} is of another model", candidate.step);
+  SUREFOOT_ASSIGN(const int slot, arena.take(identity.attempt, identity.step));
+  const auto table = arena.chunk_digests(slot);
+  std::copy(manifest->chunk_digests.begin(), manifest->chunk_digests.end(), table.begin());
+  Status loaded = all->load(*manifest, arena.bytes(slot), control);
+  if (loaded) loaded = arena.publish(slot, identity.samples, false);
+  if (!loaded) {
+    arena.discard(slot);
+    return std::move(loaded).error();
+  }
+  return slot;
+}
+
+Result<Exported> StoreSide::export_step(Step step, const config::Job& job,
+                                        const std::filesystem::path& folder,
+                                        const Control& control) {
+  SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
+  SUREFOOT_ASSIGN(const Manifest manifest, all->read_manifest(step, control));
+  return export_checkpoint(*all, manifest, job, folder, control);
+}
+
+}  // namespace surefoot

@@ -1,0 +1,107 @@
+// The service's dealings with its store: what it has, writing a slot as a checkpoint, filling a
+// slot from one, the export.
+//
+// Opens the store when it is first needed and again after a failure. One thread per object; calls
+// block on the store, until control.stop() or its deadline at the longest. Errors as in
+// checkpoint_store.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/arena.h"
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/export.h"
+#include "checkpoint/restore.h"
+#include "checkpoint/service_core.h"
+
+namespace surefoot {
+
+using OpenStore = std::function<Result<std::unique_ptr<Store>>()>;
+
+// What a store has, in short.
+struct StoreView {
+  struct Entry {
+    Step step;
+    Attempt attempt;
+    Digest state;
+    Digest layout;
+    Duration age{};
+  };
+  std::vector<Entry> whole;  // newest first
+  HelloFacts::Stored newest;
+  Step known;                        // the furthest step of which there is anything
+  std::vector<std::string> refused;  // "step 7: part ... is missing"
+};
+
+// A READY, pinned slot that is to become a checkpoint.
+struct UploadTask {
+  std::shared_ptr<Arena> arena;
+  int slot = 0;
+  CheckpointIdentity identity;
+  int part = 0;
+  int of = 1;
+};
+enum class UploadOutcome {
+  kDurable,   // published, read back and verified
+  kNeedless,  // this or a later step is durable already
+  kWaiting,   // the part is stored, others are missing: look again later
+  kGivenUp,   // it will never be one
+  kFailed,    // the store failed: try again
+};
+struct UploadResult {
+  UploadOutcome outcome = UploadOutcome::kFailed;
+  std::string reason;
+  double bytes_per_second = 0;     // of the part; 0: it was there already
+  std::vector<std::string> notes;  // what else the log should say
+};
+
+class StoreSide {
+ public:
+  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep)
+      : open_(std::move(open)),
+        job_id_(std::move(job_id)),
+        job_name_(std::move(job_name)),
+        keep_(keep) {}
+
+  [[nodiscard]] Result<StoreView> look(const Control& control);
+  // Marks the folder as this job's, so that a store that cannot be written is known before
+  // training.
+  Status claim(const Control& control);
+  // The newest durable step: no set at or below it is published any more.
+  void assume_durable(Step step) { durable_ = std::max(durable_.value_or(step), step); }
+  // That checkpoint has turned out bad: what is made from here on is needed again.
+  void distrust(Step step);
+  [[nodiscard]] std::optional<Step> durable() const { return durable_; }
+  // Tries to publish what an earlier life of the service has left without manifest. Returns what it
+  // did, a line each.
+  [[nodiscard]] std::vector<std::string> settle_left_overs(int part, int of,
+                                                           const Control& control);
+  [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
+  Status remove(Step step, const Control& control);
+  // Brings a checkpoint into a slot of the arena, READY. kCorrupt: not this one.
+  [[nodiscard]] Result<int> fill(const Candidate& candidate, Arena& arena, const Control& control);
+  [[nodiscard]] Result<Exported> export_step(Step step, const config::Job& job,
+                                             const std::filesystem::path& folder,
+                                             const Control& control);
+
+ private:
+  [[nodiscard]] Result<CheckpointStore*> checkpoints();
+  UploadResult publish(CheckpointStore& checkpoints, const UploadTask& task,
+                       const Control& control);
+  UploadResult verify_and_clean(CheckpointStore& checkpoints, Step step, const Control& control);
+  UploadResult failed(const Error& why);
+
+  OpenStore open_;
+  std::string job_id_;
+  std::string job_name_;
+  int keep_;
+  bool claimed_ = false;
+  std::optional<Step> durable_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+};
+
+}  // namespace surefoot

@@ -1,0 +1,368 @@
+// `surefoot` with the real service and the real mpirun, and a worker without MPI and libtorch
+// (testing/fake_worker.cpp): what becomes of a job when any of its processes ends, what each verb
+// says, and what is left behind.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/digest.h"
+#include "common/file.h"
+#include "common/process.h"
+#include "launcher/metrics/metrics.h"
+
+namespace surefoot {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr const char* kJob = R"(
+name: fake
+model: {kind: mlp, hidden: [4]}
+data: {kind: synthetic, samples: 100, shape: [4], classes: 2}
+train:
+  max_steps: 30
+  global_batch_size: 8
+  micro_batch_size: 2
+  optimizer: {kind: sgd, lr: 0.1}
+resources: {workers_per_node: 2}
+checkpoint: {interval: 200ms, keep: 2}
+recovery: {backoff: 10ms}
+)";
+
+struct Ran {
+  int code = -1;
+  std::string output;
+  json object;
+};
+
+std::vector<std::string> processes_naming(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename();
+    if (!std::all_of(pid.begin(), pid.end(), ::isdigit) || pid == std::to_string(::getpid()))
+      continue;
+    auto line = read_file(entry.path() / "cmdline");
+    auto environment = read_file(entry.path() / "environ");
+    if ((line && line->find(folder) != std::string::npos) ||
+        (environment && environment->find(folder) != std::string::npos))
+      found.push_back(pid);
+  }
+  return found;
+}
+
+class Run : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/surefoot-driver-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    root_ = name;
+    const fs::path bin = ::getenv("SUREFOOT_BIN");
+    fs::create_directories(root_ / "bin");
+    // Copies, since a program finds its sisters in the folder of its real file.
+    for (const auto& [from, to] : {std::pair{"surefoot", "surefoot"},
+                                   {"surefoot-node", "surefoot-node"},
+                                   {"fake_worker", "surefoot-worker"}}) {
+      fs::copy_file(bin / from, root_ / "bin" / to);
+    }
+    std::ofstream(root_ / "job.yaml") << kJob;
+  }
+  void TearDown() override {
+    std::vector<ProcessId> left;
+    for (const std::string& pid : processes_naming(root_.string())) {
+      if (auto process = process_of(std::stoi(pid))) left.push_back(*process);
+    }
+    EXPECT_TRUE(end_processes(left, now() + 10s));
+    fs::remove_all(arena());
+    fs::remove_all(root_);
+  }
+
+  [[nodiscard]] fs::path directory() const { return root_ / "runs/fake"; }
+  [[nodiscard]] fs::path arena() const {
+    auto text = read_file(directory() / "job.json");
+    return text ? fs::path("/dev/shm") / ("surefoot-" + json::parse(*text)["id"].get<std::string>())
+                : root_ / "none";
+  }
+
+  ProcessId start(std::vector<std::string> words,
+                  const std::vector<std::string>& environment = {}) {
+    SpawnOptions options;
+    options.argv = {(root_ / "bin/surefoot").string()};
+    options.argv.insert(options.argv.end(), words.begin(), words.end());
+    options.environment = environment;
+    options.output = (root_ / "output").string();
+    options.directory = root_.string();
+    fs::remove(options.output);
+    auto process = spawn(options);
+    EXPECT_TRUE(process);
+    return *process;
+  }
+  Ran wait(const ProcessId& process) {
+    std::optional<ExitStatus> exit;
+    while (!(exit = poll_exit(process))) ::usleep(2000);
+    Ran ran;
+    ran.code = exit->signal != 0 ? 128 + exit->signal : exit->code;
+    ran.output = *read_file(root_ / "output");
+    std::istringstream lines(ran.output);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("{")) ran.object = json::parse(line, nullptr, false);
+    }
+    return ran;
+  }
+  Ran surefoot(std::vector<std::string> words, const std::vector<std::string>& environment = {}) {
+    return wait(start(std::move(words), environment));
+  }
+  Ran run(std::vector<std::string> more = {}, const std::vector<std::string>& environment = {}) {
+    more.insert(more.begin(), {"run", "job.yaml", "--json"});
+    return surefoot(std::move(more), environment);
+  }
+
+  [[nodiscard]] std::vector<MetricRecord> metrics() const {
+    auto text = read_file(directory() / "metrics/metrics.jsonl");
+    return latest_metrics(text ? *text : "");
+  }
+  void await_step(std::int64_t step) {
+    while (metrics().empty() || metrics().back().record.step < step) ::usleep(5000);
+  }
+  // Promise 1 and "leave nothing".
+  void expect_whole(const Ran& ran) {
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    ASSERT_TRUE(ran.object.is_object()) << ran.output;
+    EXPECT_EQ(ran.object["state"], "done");
+    EXPECT_EQ(ran.object["steps"], 30);
+    EXPECT_EQ(ran.object["steps_lost"], 0);
+    EXPECT_EQ(ran.object["weights_sha256"],
+              *sha256_of_file(directory() / "final/model.safetensors"));
+    EXPECT_EQ(ran.object["weights_sha256"].get<std::string>(), expected_weights()) << ran.output;
+    const auto all = metrics();
+    ASSERT_EQ(all.size(), 30u);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(all[i].record.step, static_cast<std::int64_t>(i) + 1);
+    EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+    EXPECT_FALSE(fs::exists(arena()));
+  }
+  // Of the first undisturbed run of this test program, on three workers.
+  static std::string& expected() {
+    static std::string weights;
+    return weights;
+  }
+  std::string expected_weights() {
+    if (expected().empty()) {
+      fs::rename(directory(), root_ / "disturbed");
+      const Ran ran = run({"--set", "resources.workers_per_node=3"});
+      EXPECT_EQ(ran.code, 0) << ran.output;
+      expected() = ran.object.value("weights_sha256", "none");
+      fs::remove_all(directory());
+      fs::rename(root_ / "disturbed", directory());
+    }
+    return expected();
+  }
+
+  fs::path root_;
+};
+
+TEST_F(Run, TrainsToTheEndAndLeavesNothingButItsDirectory) {
+  const Ran ran = run();
+  expect_whole(ran);
+  EXPECT_EQ(ran.object["attempts"], 1);
+  EXPECT_EQ(ran.object["failures"], 0);
+  EXPECT_GT(ran.object["goodput"], 0);
+  EXPECT_TRUE(fs::exists(directory() / "job.yaml"));
+  EXPECT_TRUE(fs::exists(directory() / "logs/attempt-001/mpirun.log"));
+}
+
+TEST_F(Run, GoesOnByItselfWhenRanksAllOfThemOrMpirunAreKilled) {
+  const Ran ran =
+      run({"--fault", "kill:rank=1,step=5", "--fault", "kill:rank=0,step=9,phase=update", "--fault",
+           "kill:all,step=14", "--fault", "kill:mpirun,step=20"});
+  expect_whole(ran);
+  EXPECT_EQ(ran.object["attempts"], 5);
+  EXPECT_EQ(ran.object["failures"], 4);
+  EXPECT_EQ(ran.object["failures_injected"], 4);
+  ASSERT_EQ(ran.object["recoveries"].size(), 4u);
+  const json& culprit = ran.object["attempt_list"][0]["culprit"];
+  EXPECT_EQ(culprit["rank"], 1) << ran.output;
+  EXPECT_EQ(culprit["step"], 5) << ran.output;
+  EXPECT_EQ(culprit["reason"], "ended by SIGKILL") << ran.output;
+}
+
+TEST_F(Run, KeepsTheGangWhenTheServiceIsKilled) {
+  const Ran ran = run({"--fault", "kill:service,step=6"}, {"FAKE_STEP_MS=40"});
+  expect_whole(ran);
+  EXPECT_EQ(ran.object["attempts"], 1) << ran.output;
+}
+
+TEST_F(Run, FindsAStoppedWorkerAndTakesTraces) {
+  const Ran ran = run({"--set", "recovery.hang_timeout=2s", "--fault", "stop:rank=1,step=7"});
+  expect_whole(ran);
+  EXPECT_EQ(ran.object["attempts"], 2);
+  const auto traces = read_file(directory() / "logs/attempt-001/traces.txt");
+  ASSERT_TRUE(traces);
+  EXPECT_THAT(*traces, HasSubstr("rank 1, step 7"));
+  EXPECT_THAT(*traces, HasSubstr("state T (stopped)"));
+}
+
+TEST_F(Run, IsResumedAfterItsSupervisorWasKilled) {
+  const Ran killed = run({"--fault", "kill:supervisor,step=8"}, {"FAKE_STEP_MS=20"});
+  EXPECT_EQ(killed.code, 128 + SIGKILL);
+  const Ran status = surefoot({"status", "--json"});
+  EXPECT_EQ(status.object["state"], "stopped") << status.output;
+  const Ran ran = surefoot({"resume", "runs/fake", "--json"});
+  expect_whole(ran);
+}
+
+TEST_F(Run, DrainsOnASignalKeepsTheArenaAndGoesOnFromThere) {
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=20"});
+  await_step(3);
+  EXPECT_EQ(surefoot({"run", "job.yaml"}).code, 75) << "it runs already";
+  ASSERT_TRUE(send_signal(running, SIGINT));
+  std::optional<ExitStatus> exit;
+  while (!(exit = poll_exit(running))) ::usleep(2000);
+  EXPECT_EQ(exit->code, 75);
+  EXPECT_TRUE(fs::exists(arena()));
+  const Ran changed = run({"--set", "train.seed=9"});
+  EXPECT_EQ(changed.code, 64);
+  EXPECT_THAT(changed.output, HasSubstr("train.seed: was 1, is 9"));
+  const Ran ran = run();
+  expect_whole(ran);
+  EXPECT_THAT(ran.output, HasSubstr("going on from step"));
+}
+
+TEST_F(Run, SaysThatAFinishedJobIsFinishedAndMovesItAsideWhenAskedForAFreshOne) {
+  expect_whole(run());
+  const Ran again = run();
+  EXPECT_EQ(again.code, 0);
+  EXPECT_THAT(again.output, HasSubstr("finished already"));
+  EXPECT_EQ(again.object["attempts"], 1);
+  expect_whole(run({"--fresh"}));
+  EXPECT_TRUE(fs::exists(root_ / "runs/fake.1/final/model.safetensors"));
+}
+
+TEST_F(Run, IsNotTriedAgainAfterAUsersError) {
+  const Ran ran = run({}, {"FAKE_EXIT=65"});
+  EXPECT_EQ(ran.code, 65) << ran.output;
+  EXPECT_EQ(ran.object["attempts"], 1);
+  EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+  EXPECT_FALSE(fs::exists(arena())) << "no step was finished, nothing is worth keeping";
+}
+
+TEST_F(Run, StopsWith93WhenARestartDoesNotCureIt) {
+  const Ran ran = run({}, {"FAKE_EXIT=3"});
+  EXPECT_EQ(ran.code, 93) << ran.output;
+  EXPECT_THAT(ran.object["message"].get<std::string>(), HasSubstr("same failure twice"));
+  EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+}
+
+TEST_F(Run, IsCancelledWhileItRunsAndWhenItsSupervisorIsGone) {
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=50"});
+  await_step(2);
+  SpawnOptions cancel;
+  cancel.argv = {(root_ / "bin/surefoot").string(), "cancel"};
+  cancel.directory = root_.string();
+  auto asked = spawn(cancel);
+  ASSERT_TRUE(asked);
+  std::optional<ExitStatus> exit;
+  while (!(exit = poll_exit(running))) ::usleep(2000);
+  EXPECT_EQ(exit->code, 93);
+  while (!(exit = poll_exit(*asked))) ::usleep(2000);
+  EXPECT_EQ(exit->code, 0);
+  EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+  EXPECT_FALSE(fs::exists(arena()));
+
+  fs::rename(directory(), root_ / "cancelled");
+  EXPECT_EQ(run({"--fault", "kill:supervisor,step=3"}, {"FAKE_STEP_MS=50"}).code, 128 + SIGKILL);
+  const Ran later = surefoot({"cancel", "--json"});
+  EXPECT_EQ(later.code, 0) << later.output;
+  EXPECT_EQ(later.object["state"], "cancelled");
+  EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+  EXPECT_FALSE(fs::exists(arena()));
+}
+
+TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
+  await_step(4);
+  SpawnOptions status;
+  status.argv = {(root_ / "bin/surefoot").string(), "status", "--json"};
+  status.directory = root_.string();
+  status.output = (root_ / "status").string();
+  auto asked = spawn(status);
+  ASSERT_TRUE(asked);
+  while (!poll_exit(*asked)) ::usleep(1000);
+  const json object = json::parse(*read_file(root_ / "status"), nullptr, false);
+  ASSERT_TRUE(object.is_object()) << *read_file(root_ / "status");
+  EXPECT_EQ(object["state"], "running");
+  EXPECT_GE(object["steps"], 4);
+  EXPECT_EQ(object["service"]["ranks"].size(), 2u);
+  expect_whole(wait(running));
+
+  EXPECT_THAT(surefoot({"status"}).output, HasSubstr("fake: done, step 30 of 30"));
+  const Ran list = surefoot({"checkpoints", "list", "--json"});
+  ASSERT_GE(list.object["checkpoints"].size(), 1u) << list.output;
+  EXPECT_EQ(list.object["checkpoints"][0]["step"], 30);
+  EXPECT_EQ(surefoot({"checkpoints", "verify", "runs/fake"}).code, 0);
+  const Ran exported = surefoot({"checkpoints", "export", "--to", "out", "--json"});
+  EXPECT_EQ(exported.object["weights_sha256"], expected_weights()) << exported.output;
+  EXPECT_EQ(surefoot({"checkpoints", "rm", "--step", "29"}).code, 66);
+  EXPECT_EQ(surefoot({"checkpoints", "rm", "--step", "30"}).code, 0);
+  EXPECT_EQ(surefoot({"logs", "--rank", "0"}).code, 0);
+  EXPECT_EQ(surefoot({"logs", "--attempt", "7"}).code, 66);
+}
+
+TEST_F(Run, ReportsEveryFaultOfAJobFileAndStartsNothing) {
+  std::ofstream(root_ / "job.yaml", std::ios::app) << "frobnicate: 1\n";
+  const Ran ran = run({"--set", "train.max_steps=-1"});
+  EXPECT_EQ(ran.code, 64);
+  EXPECT_THAT(ran.output, HasSubstr("frobnicate"));
+  EXPECT_THAT(ran.output, HasSubstr("train.max_steps"));
+  EXPECT_FALSE(fs::exists(directory()));
+  EXPECT_EQ(surefoot({"validate", "job.yaml"}).code, 64);
+  EXPECT_EQ(run({"--fault", "kill:moon,step=1"}).code, 64);
+  EXPECT_EQ(surefoot({"status"}).code, 66);
+}
+
+TEST_F(Run, RedrawsItsProgressInPlaceOnATerminal) {
+  int terminal = -1;
+  int inner = -1;
+  ASSERT_EQ(::openpty(&terminal, &inner, nullptr, nullptr, nullptr), 0);
+  std::string path = ::ttyname(inner);
+  SpawnOptions options;
+  options.argv = {(root_ / "bin/surefoot").string(), "run", "job.yaml"};
+  options.environment = {"TERM=xterm", "FAKE_STEP_MS=20"};
+  options.directory = root_.string();
+  options.output = path;
+  auto running = spawn(options);
+  ASSERT_TRUE(running);
+  std::string shown;
+  std::optional<ExitStatus> exit;
+  ASSERT_EQ(::fcntl(terminal, F_SETFL, O_NONBLOCK), 0);
+  char block[4096];
+  for (bool more = true; more;) {
+    exit = exit ? exit : poll_exit(*running);
+    const ssize_t got = ::read(terminal, block, sizeof block);
+    if (got > 0) shown.append(block, static_cast<std::size_t>(got));
+    more = got > 0 || !exit;
+    if (got <= 0) ::usleep(2000);
+  }
+  ::close(inner);
+  ::close(terminal);
+  EXPECT_EQ(exit->code, 0) << shown;
+  EXPECT_THAT(shown, HasSubstr("\r\033[K"));
+  EXPECT_THAT(shown, HasSubstr("step 30/30"));
+  EXPECT_THAT(shown, HasSubstr("attempt 1: starting 2 workers"));
+  EXPECT_THAT(shown, HasSubstr("fake: done"));
+  EXPECT_THAT(shown, HasSubstr("model.safetensors"));
+}
+
+}  // namespace
+}  // namespace surefoot

@@ -1,0 +1,283 @@
+// The driver's double: performs effects, tells events, and dies at any point of it.
+#include "launcher/sim/world.h"
+
+namespace surefoot::sim {
+
+using namespace supervisor;  // NOLINT: the whole file speaks of its types
+
+void World::start_supervisor() {
+  ++life_;
+  alive_ = true;
+  state_ = State{};
+  timer_at_ = Time::max();
+  records_read_ = 0;
+  opened_ = now_;
+  elapsed_before_ = journal_.accounting.elapsed();
+  user_stops_ = cancel_asked_ = final_ = false;
+  interrupts_ = 0;
+  if (life_ > 1) ++sights_.resumes;
+  if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
+                                               // user starts it all the same
+    same_twice_ = false;
+    setbacks_ = failures_in_row_ = 0;
+  }
+  bool lives = false;
+  for (SimGang& g : gangs_) {
+    g.own_child = false;
+    lives = lives || g.mpirun || g.workers;
+  }
+  say("the supervisor starts, journal: attempt {}{}, step {}", journal_.attempt,
+      journal_.attempt_open ? " open" : "", journal_.finished_step);
+  // Between spawn and the note of its pid in the journal a gang is not known by name; the service
+  // finds it later.
+  feed({now_, JobOpened{journal_, lives && !rng_.chance(8)}});
+}
+
+void World::die() {
+  say("    the supervisor is killed");
+  ++sights_.supervisor_deaths;
+  alive_ = false;
+  steps_unseen_ = true;
+  dies_after_effects_ = -2;
+  schedule(rng_.ms(100, 20'000), Kind::kStart);
+}
+
+void World::feed(Event event) {
+  if (!alive_) return;
+  ++sights_.decisions;
+  const Attempt before = state_.history.attempt;
+  Decision decision = decide_with(plant_, plan_.rules, std::move(state_), event);
+  say("{:<18} {} [{}]", name(event), decision.reason, name(decision.next.doing));
+  check_decision(decision, before);
+  // Without an effect there is little to tear; most deaths are to fall between them.
+  const bool dies = dies_after_effects_ != -2 && (!decision.effects.empty() || rng_.chance(4));
+  if (dies && dies_after_effects_ == -1) return die();
+  state_ = std::move(decision.next);
+  if (decision.record || rng_.chance(8)) {
+    journal_ = state_.history;
+    for (const Effect& effect : decision.effects) {
+      if (const auto* record = std::get_if<RecordAttemptEnd>(&effect)) check_end(record->end);
+      if (std::holds_alternative<RecordRecovery>(effect)) ++sights_.recoveries;
+    }
+  }
+  int performed = 0;
+  for (const Effect& effect : decision.effects) {
+    if (dies && performed++ == dies_after_effects_) return die();
+    if (!violation_.empty() || !alive_) return;
+    perform(effect);
+  }
+  if (dies) return die();
+  const Time due = deadline(state_);
+  if (alive_ && due < timer_at_) {
+    timer_at_ = due;
+    schedule(std::max(due - now_, Duration::zero()) + rng_.ms(0, 50), Kind::kTimer, ++timer_, true);
+  }
+}
+
+// What the service shows of the gang: fired faults, finished steps, the stage. It did so too when
+// it said that the gang is gone.
+void World::poll(bool with_end_of_gang) {
+  if (!service_ && !with_end_of_gang) return;
+  const int life = life_;
+  const auto here = [&] { return alive_ && life_ == life && violation_.empty(); };
+  for (SimGang& g : gangs_) {
+    if (!g.fault_untold || g.attempt != state_.history.attempt) continue;
+    g.fault_untold = false;
+    feed({now_, FaultFired{g.attempt}});
+    if (!here()) return;
+  }
+  while (here() && records_read_ < records_.size()) {
+    const Record record = records_[records_read_++];
+    feed(
+        {now_, StepFinished{Attempt{record.attempt}, Step{record.step}, record.at, rng_.ms(0, 3)}});
+  }
+  SimGang* g = newest_gang();
+  if (!here() || g == nullptr || g->stage == stage_told_) return;
+  stage_told_ = g->stage;
+  feed({now_, StageReached{g->attempt, g->stage, now_ - rng_.ms(0, 20)}});
+}
+
+void World::deliver(const Item& item) {
+  const Attempt attempt{item.number};
+  switch (item.kind) {
+    case Kind::kPoll:
+      return poll();
+    case Kind::kExited:
+      poll();
+      if (SimGang* g = gang(item.number); alive_ && g != nullptr) {
+        g->exit_told = g->own_child;
+        const Culprit culprit{1, "host", Step{g->step + 1}, Phase::kForwardBackward,
+                              g->own_child ? g->reason : ""};
+        feed({now_, GangExited{attempt, g->own_child ? g->code : -1, g->own_child ? g->signal : 0,
+                               culprit, g->died}});
+      }
+      return;
+    case Kind::kEnded:
+      poll(true);
+      return feed({now_, GangEnded{attempt}});
+    case Kind::kNotEnded:
+      return feed({now_, GangNotEnded{attempt, "pid 17 on host"}});
+    case Kind::kServiceUp:
+      return feed({now_, ServiceAnswered{Step{ready_}, Step{durable_}}});
+    case Kind::kServiceFailed:
+      return feed({now_, ServiceStartFailed{"address in use"}});
+    case Kind::kServiceLost:  // told again as long as it is so
+      if (service_ || freed_) return;
+      schedule(std::chrono::seconds(1), Kind::kServiceLost, 0, true);
+      return feed({now_, ServiceLost{}});
+    case Kind::kTraces:
+      return feed({now_, TracesCollected{attempt}});
+    case Kind::kLaunched:
+      return feed({now_, GangLaunched{attempt}});
+    case Kind::kLaunchFailed:
+      return feed({now_, LaunchFailed{attempt, fmt::format("out of memory {}", rng_.below(1000))}});
+    case Kind::kFinished:
+      return feed({now_, JobFinished{}});
+    case Kind::kFinishFailed:
+      return feed({now_, FinishFailed{fmt::format("disk full {}", rng_.below(1000))}});
+    case Kind::kFlushed:
+      return feed({now_, ArenaFlushed{item.number != 0, "disk full"}});
+    case Kind::kFreed:
+      return feed({now_, ArenaFreed{item.number != 0, "busy"}});
+    case Kind::kTimer:
+      if (item.number != timer_) return;  // an earlier one was set since
+      timer_at_ = Time::max();
+      return feed({now_, TimerFired{}});
+    case Kind::kInterrupt:
+      user_stops_ = true;
+      ++interrupts_;
+      return feed({now_, Interrupted{}});
+    default:
+      return;
+  }
+}
+
+void World::perform(const Effect& effect) {
+  say("  {}", name(effect));
+  if (std::holds_alternative<StartService>(effect)) return perform_start();
+  if (const auto* e = std::get_if<LaunchGang>(&effect)) return perform_launch(e->attempt);
+  if (const auto* e = std::get_if<EndGang>(&effect)) return perform_end(e->attempt);
+  if (const auto* e = std::get_if<Stop>(&effect)) return perform_stop(*e);
+  if (const auto* e = std::get_if<RequestDrain>(&effect)) {
+    SimGang* g = gang(e->attempt.value);
+    if (service_ && g != nullptr) g->drain = true;
+    return;
+  }
+  if (const auto* e = std::get_if<CollectTraces>(&effect)) {
+    if (traces_hang_ > 0) return void(--traces_hang_);
+    return schedule(rng_.ms(10, 3000), Kind::kTraces, e->attempt.value, true);
+  }
+  if (std::holds_alternative<FinishJob>(effect)) {
+    if (!service_) return;
+    // The service stores the last step and no other: a gang that left with 0 too early is found out
+    // here at the latest.
+    if (finishes_fail_ > 0 || ready_ != plan_.rules.max_steps.value) {
+      finishes_fail_ -= finishes_fail_ > 0;
+      return schedule(rng_.ms(10, 500), Kind::kFinishFailed, 0, true);
+    }
+    durable_ = ready_;
+    stored_ = true;
+    return schedule(rng_.ms(10, 500), Kind::kFinished, 0, true);
+  }
+  if (std::holds_alternative<FlushAndKeepArena>(effect)) {
+    const bool stored = service_ && flushes_fail_ == 0;
+    if (flushes_fail_ > 0) --flushes_fail_;
+    if (stored) durable_ = std::max(durable_, ready_);
+    return schedule(rng_.ms(10, 1000), Kind::kFlushed, stored, true);
+  }
+  if (std::holds_alternative<FreeArena>(effect)) {
+    check_free();
+    const bool freed = frees_fail_ == 0;
+    freed_ = freed;
+    if (freed) free_arena();
+    if (!freed) --frees_fail_;
+    return schedule(rng_.ms(1, 100), Kind::kFreed, freed, true);
+  }
+}
+
+void World::perform_start() {
+  if (starts_silent_ > 0) return void(--starts_silent_);
+  if (!service_ && starts_fail_ > 0)
+    return --starts_fail_, schedule(rng_.ms(10, 3000), Kind::kServiceFailed, 0, true);
+  if (!service_) ++sights_.service_restarts;
+  freed_ = false;
+  service_ = true;
+  schedule(rng_.ms(10, 300), Kind::kServiceUp, 0, true);
+}
+
+void World::perform_launch(Attempt attempt) {
+  check_launch(attempt);
+  highest_attempt_ = std::max(highest_attempt_, attempt.value);
+  ++sights_.launches;
+  stage_told_ = Stage::kLaunching;
+  if (launches_fail_ > 0)
+    return --launches_fail_, schedule(rng_.ms(1, 100), Kind::kLaunchFailed, attempt.value, true);
+  SimGang g;
+  g.attempt = attempt;
+  g.known_before = finished_;
+  gangs_.push_back(std::move(g));
+  schedule(rng_.ms(1, 50), Kind::kLaunched, attempt.value, true);
+  schedule(rng_.ms(50, 300), Kind::kGang, attempt.value);
+}
+
+void World::perform_end(Attempt attempt) {
+  SimGang* g = gang(attempt.value);
+  if (g != nullptr) {
+    if (g->mpirun && now_ >= unkillable_until_) {
+      g->mpirun = false;
+      g->signal = 9;
+      g->died = now_;
+      if (rng_.chance(2)) schedule(rng_.ms(0, 50), Kind::kExited, attempt.value, true);
+    }
+    // Only the service knows the workers.
+    if (g->workers && service_ && now_ >= unkillable_until_) {
+      if (g->left_by_itself) ++sights_.orphans_ended;
+      g->workers = false;
+    }
+  }
+  const bool gone = service_ && (g == nullptr || (!g->workers && !g->mpirun));
+  schedule(rng_.ms(5, 1000), gone ? Kind::kEnded : Kind::kNotEnded, attempt.value, true);
+}
+
+void World::perform_stop(const Stop& stop) {
+  say("stopped with {}: {}", stop.exit_code, stop.line);
+  check_stop(stop);
+  alive_ = false;
+  dies_after_effects_ = -2;
+  exit_code_ = stop.exit_code;
+  const bool again = stop.exit_code == kExitInterrupted ||
+                     (stop.exit_code == kExitDoNotRequeue && stop.state == JobState::kFailed &&
+                      std::exchange(plan_.reruns_a_failed_job, false));
+  if (again) return schedule(rng_.ms(100, 20'000), Kind::kStart);
+  over_ = true;
+}
+
+// Old news: every kind of word about every earlier attempt, with old times. Nothing may change.
+void World::tell_stale() {
+  for (std::int64_t old = 1; old < state_.history.attempt.value; ++old) {
+    const Attempt attempt{old};
+    const Time then = now_ - rng_.ms(0, 5000);
+    const Event events[] = {
+        {then, GangLaunched{attempt}},
+        {then, StageReached{attempt, Stage::kFinishing, then}},
+        {then, StepFinished{attempt, Step{state_.history.finished_step.value + 1}, then}},
+        {then, FaultFired{attempt}},
+        {then, GangExited{attempt, static_cast<int>(rng_.below(100)), 0, {}, then}},
+        {then, GangEnded{attempt}},
+        {then, GangNotEnded{attempt, ""}},
+        {then, LaunchFailed{attempt, ""}},
+        {then, TracesCollected{attempt}}};
+    for (const Event& event : events) {
+      if (!alive_ || !violation_.empty()) return;
+      const State before = state_;
+      feed(event);
+      ++sights_.stale;
+      if (alive_ && (before.history != state_.history || before.doing != state_.doing ||
+                     before.deadline != state_.deadline)) {
+        return violated(fmt::format("a stale {} changed the state", name(event)));
+      }
+    }
+  }
+}
+
+}  // namespace surefoot::sim

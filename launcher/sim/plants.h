@@ -1,0 +1,44 @@
+// Bugs planted on purpose: each turns the supervisor into one with a single wrong habit, by
+// changing what goes into or comes out of decide(). The simulation must find every one of them.
+#pragma once
+
+#include <string_view>
+
+#include "launcher/supervisor.h"
+
+namespace surefoot::sim {
+
+enum class Plant {
+  kNone,
+  kTrustsExit,          // takes the exit of mpirun for the end of the gang
+  kAdoptsGang,          // goes on as if the gang left by a dead supervisor were gone
+  kReusesAttempt,       // launches the number of the last attempt again
+  kIgnoresUserError,    // restarts after exit codes 64..66
+  kForgetsFailures,     // max_failures never counts beyond one
+  kForgetsTotal,        // max_failures_total is not looked at
+  kForgetsPreemptions,  // max_preemptions is not looked at
+  kForgetsReason,       // the same failure twice is not seen
+  kForgivesAll,         // every crash is taken for an injected one
+  kForgivesNone,        // injected faults count
+  kFreesAlways,         // frees the arena where it should be kept
+  kNeverTimesOut,       // a hang is never seen
+  kDrainsForEver,       // a drain has no deadline
+  kDropsServiceLoss,    // a dead service is not started again
+  kRecordsLate,         // performs a launch before it is in the journal
+  kBelievesStale,       // takes words of older attempts for those of the present one
+  kLosesCount,          // steps done again are not counted
+  kDropsTime,           // time of failed attempts has no cause
+  kSkipsRetryOfEnd,     // asks once for the end of a gang
+  kIgnoresSecondInterrupt,
+  kStopsOnPreemption,  // leaves with 93 when a machine asks to leave
+  kDoneTooEarly,       // takes exit code 0 for done, whatever the step
+  kCount,
+};
+[[nodiscard]] std::string_view name(Plant plant);
+
+// decide() with that habit.
+[[nodiscard]] supervisor::Decision decide_with(Plant plant, const supervisor::Rules& rules,
+                                               supervisor::State state,
+                                               const supervisor::Event& event);
+
+}  // namespace surefoot::sim

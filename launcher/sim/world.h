@@ -1,0 +1,221 @@
+// A machine, a user and a driver around the supervisor core, on one thread in virtual time.
+//
+// Fault models of the doubles:
+//   gang     any rank may die, leave, hang or drain at any moment; mpirun may die and leave workers
+//   that go on making steps; it may be
+//            unkillable for a while, but not for ever; when told to end it is gone before GangEnded
+//            is said
+//   arena    outlives gang, service and supervisor; is lost with the machine (reboot); the newest
+//   snapshot may turn out bad store    keeps what was published; writing to it may fail service may
+//   die, not start, or never answer; while it is away no step is seen, but none is lost journal one
+//   call is written whole or not at all; the supervisor may die before it, after it, and between
+//   two effects driver   tells events in their order, late by up to 100 ms; may repeat events of
+//   older attempts with old times user     interrupts, cancels, starts the job again when it is not
+//   running, however it was left
+// Faults are finite: after the last one the world heals, and the job must come to its end.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/sim/plants.h"
+#include "launcher/sim/schedule.h"
+
+namespace surefoot::sim {
+
+// What a run was about, summed over all schedules: a simulation that sees none of something proves
+// nothing about it.
+struct Sights {
+  std::int64_t decisions = 0, launches = 0, steps = 0, steps_redone = 0, drained = 0, preempted = 0,
+               failed = 0, hung = 0, forgiven = 0, refused = 0, abandoned = 0, ended = 0, done = 0,
+               cancelled = 0, do_not_requeue = 0, interrupted = 0, resumes = 0,
+               supervisor_deaths = 0, reboots = 0, service_restarts = 0, given_up = 0, stale = 0,
+               recoveries = 0, orphans_ended = 0;
+  void add(const Sights& other);
+};
+
+struct SimGang {
+  Attempt attempt;
+  bool mpirun = true;
+  bool workers = true;
+  bool own_child = true;  // of the supervisor that runs now
+  bool hung = false;
+  bool drain = false;     // heard: leaves after the step in hand
+  bool injected = false;  // its death is
+  bool fault_untold = false;
+  bool exit_told = false;
+  bool left_by_itself = false;  // exited or died before anybody ended it
+  int code = -1;
+  int signal = 0;
+  supervisor::Stage stage = supervisor::Stage::kLaunching;
+  std::int64_t step = 0;          // newest finished or restored
+  std::int64_t known_before = 0;  // newest finished step of the world at launch
+  Time died{};
+  std::string reason;
+};
+
+class World {
+ public:
+  World(std::uint64_t seed, Plant plant, bool narrate);
+  // Runs to the end of the job. Empty: all promises held; else the first that did not.
+  [[nodiscard]] std::string run();
+  [[nodiscard]] const Sights& sights() const { return sights_; }
+
+ private:
+  enum class Kind : std::uint8_t {
+    kGang,
+    kPoll,
+    kExited,
+    kEnded,
+    kNotEnded,
+    kServiceUp,
+    kServiceFailed,
+    kServiceLost,
+    kTraces,
+    kLaunched,
+    kLaunchFailed,
+    kFinished,
+    kFinishFailed,
+    kFlushed,
+    kFreed,
+    kTimer,
+    kFault,
+    kStart,
+    kInterrupt
+  };
+  struct Item {
+    Time at;
+    std::uint64_t order;
+    Kind kind;
+    std::int64_t number;  // attempt, or index of a fault, or a truth value
+    int life;             // of the supervisor it is for; -1: of the world
+    bool operator>(const Item& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+  struct Record {
+    std::int64_t attempt;
+    std::int64_t step;
+    Time at;
+  };
+
+  void schedule(Duration after, Kind kind, std::int64_t number = 0, bool for_supervisor = false);
+  void handle(const Item& item);
+  void violated(std::string text) {
+    if (violation_.empty()) violation_ = std::move(text);
+  }
+  template <class... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) {
+    if (narrate_)
+      fmt::print("{:9.3f} {}\n", seconds(now_ - start_),
+                 fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // The machine (world.cpp).
+  SimGang* gang(std::int64_t attempt);
+  SimGang* newest_gang();
+  void advance(SimGang& gang);
+  void restore(SimGang& gang);
+  void make_step(SimGang& gang);
+  void leave(SimGang& gang, int code, int signal, std::string reason);
+  void inject(FaultKind kind);
+  void inject_into_gang(FaultKind kind);
+  void inject_into_job(FaultKind kind);
+  void reboot();
+  void kill_service();
+  void free_arena();
+
+  // The driver (driver.cpp).
+  void start_supervisor();
+  void feed(supervisor::Event event);
+  void tell(const SimGang& gang);
+  void poll(bool with_end_of_gang = false);
+  void perform(const supervisor::Effect& effect);
+  void perform_start();
+  void perform_launch(Attempt attempt);
+  void perform_end(Attempt attempt);
+  void perform_stop(const supervisor::Stop& stop);
+  void die();
+  void tell_stale();
+  void deliver(const Item& item);
+
+  // The judge (judge.cpp): it looks at the doubles, not at what the core believes.
+  void check_launch(Attempt attempt);
+  void check_free();
+  void check_end(const supervisor::AttemptEnd& end);
+  void check_stop(const supervisor::Stop& stop);
+  void check_decision(const supervisor::Decision& decision, Attempt before);
+  void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
+  [[nodiscard]] std::string check_finally();
+
+  Rng rng_;
+  Schedule plan_;
+  Plant plant_;
+  bool narrate_;
+  std::string violation_;
+  Sights sights_;
+  Time start_{std::chrono::hours(1)};
+  Time now_ = start_;
+  std::uint64_t order_ = 0;
+  std::priority_queue<Item, std::vector<Item>, std::greater<>> queue_;
+  std::size_t faults_left_ = 0;
+
+  // The machine.
+  std::vector<SimGang> gangs_;
+  bool service_ = false;
+  std::int64_t ready_ = -1;    // newest READY snapshot; -1: no arena
+  std::int64_t durable_ = -1;  // newest checkpoint
+  std::int64_t finished_ = 0;  // newest step that was ever READY
+  std::int64_t redone_ = 0;
+  std::vector<Record> records_;
+  bool memory_lost_ = false;  // rebooted or a snapshot turned out bad since the newest step
+  bool stored_ = false;       // FinishJob has succeeded
+  bool freed_ = false;
+  bool snapshot_bad_ = false;
+  std::int64_t bug_step_ = 0;
+  int refuse_code_ = 0;
+  int starts_fail_ = 0, starts_silent_ = 0, launches_fail_ = 0, traces_hang_ = 0,
+      finishes_fail_ = 0, flushes_fail_ = 0, frees_fail_ = 0;
+  Time unkillable_until_{};
+  bool hard_to_end_ = false;  // at some time it was unkillable, or the service could not be had
+
+  // The journal and the supervisor.
+  supervisor::History journal_;
+  supervisor::State state_;
+  bool alive_ = false;
+  int life_ = 0;
+  Time opened_{};
+  Duration elapsed_before_{};
+  Time timer_at_ = Time::max();
+  std::int64_t timer_ = 0;  // the newest one; others are void
+  std::size_t records_read_ = 0;
+  supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
+  int dies_after_effects_ =
+      -2;  // -2: not planned; -1: before recording; n: after recording and n effects
+  bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
+  bool cancel_asked_ = false;
+  int interrupts_ = 0;
+  bool over_ = false;
+  int exit_code_ = -1;
+
+  // The judge.
+  std::int64_t highest_attempt_ = 0;
+  std::int64_t setbacks_ =
+      0;  // everything that may count against a budget, since the last explicit start
+  std::int64_t failures_in_row_ = 0, failures_total_ = 0, preemptions_ = 0, forgiven_ = 0;
+  bool final_ = false;  // 64..66, or 93 by this supervisor
+  std::int64_t finished_at_failure_ = 0;
+  std::int64_t failures_seen_ = 0;  // by the core, of any kind
+  bool same_twice_ = false;
+  std::int64_t last_failure_step_ = -1;
+  std::string last_failure_;
+  bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
+};
+
+}  // namespace surefoot::sim

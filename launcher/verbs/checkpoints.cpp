@@ -1,0 +1,167 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/export.h"
+#include "launcher/format.h"
+#include "launcher/verbs/verbs.h"
+
+namespace surefoot {
+namespace {
+
+using nlohmann::json;
+
+std::string_view text_of(StepState state) {
+  switch (state) {
+    case StepState::kWhole:
+      return "whole";
+    case StepState::kDamaged:
+      return "damaged";
+    case StepState::kUnpublished:
+      return "unpublished";
+    case StepState::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+struct Context {
+  const CheckpointsArguments& arguments;
+  const FoundJob& found;
+  CheckpointStore& store;
+  Control control;
+};
+
+json entry_json(const StepEntry& entry) {
+  json object = {{"step", entry.inventory.step.value},
+                 {"state", text_of(entry.inventory.state)},
+                 {"bytes", entry.bytes},
+                 {"age_seconds", seconds(entry.age)}};
+  if (entry.manifest) {
+    object["attempt"] = entry.manifest->identity.attempt.value;
+    object["parts"] = entry.manifest->parts.size();
+    object["digest"] = entry.manifest->state_digest.hex();
+  }
+  if (!entry.reason.empty()) object["reason"] = entry.reason;
+  return object;
+}
+
+int list(Context& context, const std::vector<StepEntry>& entries) {
+  if (context.arguments.json) {
+    json all = json::array();
+    for (const StepEntry& entry : entries) all.push_back(entry_json(entry));
+    std::printf("%s\n", json{{"checkpoints", all}}.dump().c_str());
+    return kExitOk;
+  }
+  std::printf("%12s  %-11s  %7s  %10s  %12s  %s\n", "step", "state", "attempt", "size", "age",
+              "digest");
+  for (const StepEntry& entry : entries) {
+    const std::string attempt =
+        entry.manifest ? fmt::format("{}", entry.manifest->identity.attempt) : "-";
+    const std::string what = entry.manifest ? entry.manifest->state_digest.hex() : entry.reason;
+    std::printf(
+        "%12lld  %-11s  %7s  %10s  %12s  %s\n", static_cast<long long>(entry.inventory.step.value),
+        std::string(text_of(entry.inventory.state)).c_str(), attempt.c_str(),
+        bytes_text(entry.bytes).c_str(), duration_text(seconds(entry.age)).c_str(), what.c_str());
+  }
+  return kExitOk;
+}
+
+int verify(Context& context, const std::vector<StepEntry>& entries) {
+  json all = json::array();
+  bool good = true;
+  for (const StepEntry& entry : entries) {
+    const Step step = entry.inventory.step;
+    auto verified = context.store.verify(step, context.control);
+    good = good && verified;
+    json object = entry_json(entry);
+    object["verified"] = verified.has_value();
+    if (!verified) object["reason"] = verified.error().message;
+    all.push_back(object);
+    if (context.arguments.json) continue;
+    std::printf("step %lld: %s\n", static_cast<long long>(step.value),
+                verified ? "every byte is as it was written" : verified.error().message.c_str());
+  }
+  if (context.arguments.json) std::printf("%s\n", json{{"checkpoints", all}}.dump().c_str());
+  if (!good) std::fprintf(stderr, "surefoot: not all checkpoints are good\n");
+  return good ? kExitOk : kExitNotGood;
+}
+
+int export_newest(Context& context, const std::vector<StepEntry>& entries) {
+  for (const StepEntry& entry : entries) {
+    auto manifest = context.store.read_manifest(entry.inventory.step, context.control);
+    auto exported = manifest ? export_checkpoint(context.store, *manifest, context.found.job,
+                                                 context.arguments.to, context.control)
+                             : Result<Exported>(manifest.error());
+    if (exported) {
+      const json object = {{"step", entry.inventory.step.value},
+                           {"folder", exported->folder.string()},
+                           {"weights_sha256", exported->weights_sha256},
+                           {"state_sha256", exported->state_sha256}};
+      if (context.arguments.json) {
+        std::printf("%s\n", object.dump().c_str());
+      } else {
+        std::printf("step %lld is in %s\nsha256 %s\n",
+                    static_cast<long long>(entry.inventory.step.value), exported->folder.c_str(),
+                    exported->weights_sha256.c_str());
+      }
+      return kExitOk;
+    }
+    std::fprintf(stderr, "surefoot: step %lld is not exported: %s\n",
+                 static_cast<long long>(entry.inventory.step.value),
+                 exported.error().message.c_str());
+    // A copy that is bad makes the next older one the best; anything else concerns them all.
+    if (exported.error().code != Code::kCorrupt && exported.error().code != Code::kNotFound)
+      return complain(exported.error());
+  }
+  return complain(error(Code::kNotFound, "no good checkpoint is left in {}",
+                        context.found.directory.checkpoints(context.found.job).string()));
+}
+
+int remove(Context& context, const std::vector<StepEntry>& entries) {
+  for (const StepEntry& entry : entries) {
+    if (Status removed = context.store.remove_step(entry.inventory.step, context.control); !removed)
+      return complain(removed.error());
+    std::fprintf(stderr, "step %lld is removed\n",
+                 static_cast<long long>(entry.inventory.step.value));
+  }
+  if (context.arguments.json)
+    std::printf("%s\n", json{{"removed", context.arguments.step->value}}.dump().c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store) {
+  using Action = CheckpointsArguments::Action;
+  auto found = find_job(arguments.job);
+  if (!found) return complain(found.error());
+  auto store =
+      open_store(found->directory.checkpoints(found->job), arguments.action == Action::kRemove);
+  if (!store) return complain(store.error());
+  CheckpointStore checkpoints(**store, found->id);
+  Context context{arguments, *found, checkpoints, {}};
+  auto all = checkpoints.list(context.control);
+  if (!all) return complain(all.error());
+  std::vector<StepEntry> entries = std::move(*all);
+  if (arguments.step) {
+    std::erase_if(entries,
+                  [&](const StepEntry& entry) { return entry.inventory.step != *arguments.step; });
+    if (entries.empty())
+      return complain(error(Code::kNotFound, "there is no checkpoint of step {} in {}",
+                            *arguments.step, (*store)->url()));
+  }
+  switch (arguments.action) {
+    case Action::kVerify:
+      return verify(context, entries);
+    case Action::kExport:
+      return export_newest(context, entries);
+    case Action::kRemove:
+      return remove(context, entries);
+    case Action::kList:
+      break;
+  }
+  return list(context, entries);
+}
+
+}  // namespace surefoot
