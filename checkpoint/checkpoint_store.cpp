@@ -7,16 +7,13 @@
 #include <tuple>
 #include <utility>
 
+#include "checkpoint/set_publisher.h"
+#include "checkpoint/store_reading.h"
+
 namespace surefoot {
 namespace {
 
 constexpr std::int64_t kMaxJobBytes = 64 << 10;
-
-Status go_on(const Control& control) {
-  if (control.stop && control.stop()) return error(Code::kRetry, "stopped on request");
-  if (now() >= control.deadline) return error(Code::kRetry, "deadline passed");
-  return {};
-}
 
 void report(const Control& control, std::int64_t bytes) {
   if (control.progress) control.progress(bytes);
@@ -65,26 +62,6 @@ class PartSource {
   const Control& control_;
 };
 
-Result<std::string> read_header(Store& store, const ObjectInfo& object, Time deadline) {
-  std::string first8(8, '\0');
-  SUREFOOT_TRY(store.read(object.name, 0, std::as_writable_bytes(std::span(first8)), deadline));
-  SUREFOOT_ASSIGN(const std::int64_t bytes, part_header_bytes(first8, object.bytes));
-  std::string header(static_cast<std::size_t>(bytes), '\0');
-  SUREFOOT_TRY(store.read(object.name, 0, std::as_writable_bytes(std::span(header)), deadline));
-  return header;
-}
-
-Result<Manifest> read_any_manifest(Store& store, Step step, Time deadline) {
-  const std::string name = manifest_name(step);
-  SUREFOOT_ASSIGN(const std::string text, read_object(store, name, kMaxManifestBytes, deadline));
-  auto manifest = parse_manifest(text);
-  if (!manifest)
-    return error(manifest.error().code, "{}/{}: {}", store.url(), name, manifest.error().message);
-  if (manifest->identity.step != step)
-    return error(Code::kCorrupt, "{}/{} is of step {}", store.url(), name, manifest->identity.step);
-  return manifest;
-}
-
 // Are all parts among `objects`, with their sizes? Says which is not.
 Status parts_there(const Manifest& manifest, const std::vector<ObjectInfo>& objects) {
   std::map<std::string_view, std::int64_t> sizes;
@@ -99,147 +76,7 @@ Status parts_there(const Manifest& manifest, const std::vector<ObjectInfo>& obje
   return {};
 }
 
-bool is_about_the_copy(const Error& failed) {
-  return failed.code == Code::kCorrupt || failed.code == Code::kNotFound;
-}
-
 }  // namespace
-
-// Performs the effects of one Publisher.
-class SetPublisher {
- public:
-  SetPublisher(CheckpointStore& checkpoints, Store& store, const std::string& job_id, Step step,
-               Attempt attempt, int of, const Control& control)
-      : checkpoints_(checkpoints),
-        store_(store),
-        job_id_(job_id),
-        step_(step),
-        attempt_(attempt),
-        of_(of),
-        control_(control) {}
-
-  CheckpointStore::Publish run(PublishDecision decision) {
-    for (;;) {
-      if (const auto* done = std::get_if<PublishDone>(&decision.effect)) {
-        std::string reason(decision.reason);
-        if (!details_.empty()) reason += ": " + details_;
-        return {done->outcome, std::move(reason)};
-      }
-      PublishEvent event = StoreFailed{};
-      if (auto going = go_on(control_); going) {
-        event = std::visit([this](const auto& effect) { return perform(effect); }, decision.effect);
-      } else {
-        details_ = going.error().message;
-      }
-      decision = decide(decision.next, event);
-    }
-  }
-
- private:
-  PublishEvent failed(Error why) {
-    details_ = std::move(why.message);
-    return StoreFailed{};
-  }
-
-  PublishEvent perform(const ListSet&) {
-    auto objects = store_.list(step_folder(step_), control_.deadline);
-    if (!objects) return failed(std::move(objects).error());
-    SetListed listed{std::vector<bool>(static_cast<std::size_t>(of_)), false, false};
-    parts_.assign(static_cast<std::size_t>(of_), {});
-    for (const ObjectInfo& object : *objects) {
-      const auto parsed = parse_name(object.name);
-      if (!parsed) continue;
-      if (parsed->manifest) listed.manifest = true;
-      if (!parsed->manifest && parsed->attempt > attempt_) listed.newer_attempt = true;
-      if (parsed->manifest || parsed->attempt != attempt_ || parsed->of != of_) continue;
-      listed.parts[static_cast<std::size_t>(parsed->part)] = true;
-      parts_[static_cast<std::size_t>(parsed->part)] = object;
-    }
-    return listed;
-  }
-
-  PublishEvent perform(const ReadHeader& effect) {
-    const auto part = static_cast<std::size_t>(effect.part);
-    if (part == 0) stored_.clear();
-    auto header = read_header(store_, parts_[part], control_.deadline);
-    if (!header) {
-      if (header.error().code == Code::kNotFound) return HeaderRead{HeaderRead::kAbsent};
-      if (header.error().code != Code::kCorrupt) return failed(std::move(header).error());
-      details_ = parts_[part].name + ": " + header.error().message;
-      return HeaderRead{HeaderRead::kBad};
-    }
-    stored_.push_back({parts_[part].bytes, *std::move(header)});
-    auto checked = check(part);
-    if (checked) return HeaderRead{HeaderRead::kGood};
-    details_ = checked.error().message;
-    return HeaderRead{HeaderRead::kBad};
-  }
-
-  // Headers are checked against each other once the last has come.
-  Status check(std::size_t part) {
-    if (part + 1 < static_cast<std::size_t>(of_)) return {};
-    SUREFOOT_ASSIGN(Manifest manifest, make_manifest(stored_));
-    const CheckpointIdentity& identity = manifest.identity;
-    if (identity.job_id != job_id_ || identity.step != step_ || identity.attempt != attempt_) {
-      return error(Code::kCorrupt, "the parts say they are of job {}, step {}, attempt {}",
-                   identity.job_id, identity.step, identity.attempt);
-    }
-    manifest_ = encode_manifest(manifest);
-    return {};
-  }
-
-  PublishEvent perform(const PutManifest&) {
-    const auto put = put_if_absent(store_, manifest_name(step_), manifest_, control_.deadline);
-    if (put) return ManifestPut{ManifestPut::kDone};
-    if (put.error().code == Code::kExists) return ManifestPut{ManifestPut::kExists};
-    if (put.error().code == Code::kOutcomeUnknown) return ManifestPut{ManifestPut::kUnknown};
-    return failed(put.error());
-  }
-
-  PublishEvent perform(const ReadManifest&) {
-    auto manifest = read_any_manifest(store_, step_, control_.deadline);
-    if (!manifest) {
-      if (manifest.error().code == Code::kNotFound) return ManifestRead{ManifestRead::kAbsent};
-      if (manifest.error().code != Code::kCorrupt) return failed(std::move(manifest).error());
-      details_ = manifest.error().message;
-      return ManifestRead{ManifestRead::kDamaged};
-    }
-    // Another job's folder: nothing in it is ours to judge or to replace.
-    if (manifest->identity.job_id != job_id_)
-      return failed(error(Code::kInvalid, "{} holds checkpoints of job {}", store_.url(),
-                          manifest->identity.job_id));
-    const bool ours = manifest->identity.attempt == attempt_;
-    return ManifestRead{ours ? ManifestRead::kOurs : ManifestRead::kOther};
-  }
-
-  PublishEvent perform(const VerifyOther&) {
-    const auto verified = checkpoints_.verify(step_, control_);
-    if (verified) return OtherVerified{true};
-    if (!is_about_the_copy(verified.error())) return failed(verified.error());
-    details_ = verified.error().message;
-    return OtherVerified{false};
-  }
-
-  PublishEvent perform(const RemoveManifest&) {
-    auto removed = store_.remove(manifest_name(step_), control_.deadline);
-    if (!removed) return failed(std::move(removed).error());
-    return ManifestRemoved{};
-  }
-
-  PublishEvent perform(const PublishDone&) { return StoreFailed{}; }
-
-  CheckpointStore& checkpoints_;
-  Store& store_;
-  const std::string& job_id_;
-  Step step_;
-  Attempt attempt_;
-  int of_;
-  const Control& control_;
-  std::vector<ObjectInfo> parts_;
-  std::vector<StoredPart> stored_;
-  std::string manifest_;
-  std::string details_;
-};
 
 CheckpointStore::CheckpointStore(Store& store, std::string job_id)
     : store_(store), job_id_(std::move(job_id)) {}

@@ -62,7 +62,8 @@ PublishDecision replace(Publisher state) {
 PublishDecision on_manifest(const Publisher& state, ManifestRead::What what) {
   switch (what) {
     case ManifestRead::kOurs:
-      if (!state.parts_there) return withdraw(state);
+      // Also when parts were missing in the first look: somebody else may have published the set
+      // since, so only a look after the manifest was seen can tell that they are gone.
       return go(state, Phase::kConfirming, ListSet{},
                 "this set is published: looking whether its parts are still there");
     case ManifestRead::kOther:

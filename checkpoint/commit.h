@@ -1,15 +1,14 @@
 // Rule (commit), as a pure state machine: when a set of parts becomes a checkpoint.
 //
-//   list the set's parts and the manifest
-//     a part missing        -> wait (look again later); a manifest of this very set is withdrawn
-//     all there             -> read and check all headers -> put the manifest if absent -> list
-//     again -> published
-//                                                                                                   \-> a part is gone: withdraw
-//     a manifest is there   -> of this set: somebody else has published it; list again as after an
-//     own one
-//                              of another set of the step: read it back; good: it stands, this set
-//                              is not needed damaged: replaced, by the owner of part 0 of the
-//                              newest attempt only (removal goes by name, so one at a time)
+//   list the parts of the set and the manifest
+//     a part is missing, no manifest   wait: look again later
+//     all there, no manifest           read and check all headers, put the manifest if absent
+//     a manifest is there              read it
+//       of this set                    published, by us or somebody else: list once more
+//                                        all parts there: done      a part is gone: withdraw
+//       of another set of the step     read all of it back; good: it stands, this set is not needed
+//       damaged, or the other set is   replace it, if we own part 0 of the newest attempt (removal
+//                                        goes by name, so only one may), else look again later
 //
 // A publisher may crash anywhere and start anew from `start_publishing`, any number of times;
 // several may work on the same set at once. That together with deletion (retention.h) no half

@@ -73,9 +73,16 @@ TEST(Commit, WithdrawsAManifestWhosePartsAreGone) {
   EXPECT_EQ(narrate(0, {listed(true, true, false), kGood, kGood, ManifestPut{ManifestPut::kDone},
                         listed(true, false, true), ManifestRemoved{}}),
             "list, header 0, header 1, put, list, remove, withdrawn");
-  EXPECT_EQ(
-      narrate(0, {listed(false, true, true), ManifestRead{ManifestRead::kOurs}, ManifestRemoved{}}),
-      "list, read, remove, withdrawn");
+  EXPECT_EQ(narrate(0, {listed(false, true, true), ManifestRead{ManifestRead::kOurs},
+                        listed(false, true, true), ManifestRemoved{}}),
+            "list, read, list, remove, withdrawn");
+}
+
+// Found by commit_model_test.cpp: the other publisher stored its part and published in between.
+TEST(Commit, DoesNotWithdrawBecauseOfWhatItSawBeforeTheManifest) {
+  EXPECT_EQ(narrate(1, {listed(false, true, true), ManifestRead{ManifestRead::kOurs},
+                        listed(true, true, true)}),
+            "list, read, list, published");
 }
 
 TEST(Commit, LeavesAGoodCheckpointOfAnotherAttempt) {

@@ -18,6 +18,9 @@ constexpr Duration kEndPatience = std::chrono::seconds(10);
 constexpr Duration kGangPatience =
     std::chrono::seconds(60);  // from hello to the first worker's line
 
+// Arbitrary; a damaged number must not make all later ones stale.
+constexpr std::int64_t kMaxAttempt = 1'000'000'000;
+
 std::vector<std::string> lines_of(const service::Hello& hello) {
   return {hello.training_lines().begin(), hello.training_lines().end()};
 }
@@ -46,10 +49,10 @@ HelloFacts::Memory facts_of(const Arena* arena, bool damaged, const service::Mem
 
 Result<HelloFacts::Gang> facts_of(const service::Hello& hello, const StateLayout& layout) {
   const auto hash = Digest::from_hex(hello.training_hash());
-  const bool sane = hash && hello.attempt() >= 0 && hello.local_size() > 0 &&
-                    hello.local_size() <= kMaxLocalRanks && hello.node_count() > 0 &&
-                    hello.node_index() >= 0 && hello.node_index() < hello.node_count() &&
-                    layout.bytes > 0;
+  const bool sane = hash && hello.attempt() >= 0 && hello.attempt() <= kMaxAttempt &&
+                    hello.local_size() > 0 && hello.local_size() <= kMaxLocalRanks &&
+                    hello.node_count() > 0 && hello.node_index() >= 0 &&
+                    hello.node_index() < hello.node_count() && layout.bytes > 0;
   if (!sane) return error(Code::kInvalid, "the hello makes no sense");
   return HelloFacts::Gang{Attempt{hello.attempt()}, layout.digest(), *hash, lines_of(hello),
                           hello.accept_changes()};
@@ -336,6 +339,8 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
     return [this, peer, candidate, arena, slot = std::move(slot), took] {
       if (!slot) {
         spdlog::warn("restore of step {}: {}", candidate.step, slot.error().message);
+        const bool stored = candidate.source == Candidate::Source::kStore;
+        if (stored && slot.error().code == Code::kCorrupt) distrust(candidate.step);
         return reply(peer, slot.error());
       }
       const SlotInfo info = arena->slot(*slot);

@@ -104,6 +104,7 @@ class ServiceImpl final : public Service {
   void decide_about_checkpoint();
   void decide_about_life();
   void set_durable(Step step, Duration age);
+  void distrust(Step step);
   [[nodiscard]] std::optional<CheckpointIdentity> identity_of(const SlotInfo& slot) const;
   [[nodiscard]] bool newest_is_stored() const;
   // Writes the newest READY step to the store; `then` is told on the loop.

@@ -77,6 +77,26 @@ std::optional<CheckpointIdentity> ServiceImpl::identity_of(const SlotInfo& slot)
   return identity;
 }
 
+// A checkpoint that did not load counts no more, or nothing up to its step would be stored again.
+void ServiceImpl::distrust(Step step) {
+  if (!durable_ || *durable_ > step) return;
+  durable_.reset();
+  newest_checkpoint_.reset();
+  store_thread_.start([this, step]() -> WorkThread::Outcome {
+    upload_store_.distrust(step);
+    std::optional<StoreView::Entry> next;
+    if (auto view = upload_store_.look(store_control(kLookPatience)); view) {
+      for (const StoreView::Entry& entry : view->whole) {
+        if (!next && entry.step < step) next = entry;
+      }
+    }
+    if (next) upload_store_.assume_durable(next->step);
+    return [this, next] {
+      if (next) set_durable(next->step, next->age);
+    };
+  });
+}
+
 // ---- checkpoints ----
 
 // Every pinned slot is to be written; the newest first, as it makes the others needless.
@@ -141,7 +161,7 @@ void ServiceImpl::uploaded(int slot, const Upload& upload, const UploadResult& r
   if (known == uploads_.end() || !is_slot(info, upload.attempt, upload.step)) return;
   note_stored(info, result);
   const bool too_long = now() - upload.since > kPublishPatience;
-  if (result.outcome == UploadOutcome::kDurable) {
+  if (result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless) {
     uploads_.erase(known);
     return arena_->unpin(slot);
   }
@@ -219,7 +239,8 @@ void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
     return [this, task, info, was_pinned, then, result = std::move(result)] {
       held_.erase(task.slot);
       note_stored(info, result);
-      const bool stored = result.outcome == UploadOutcome::kDurable;
+      const bool stored =
+          result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless;
       if (task.arena == arena_ && (!was_pinned || stored)) arena_->unpin(task.slot);
       if (stored) return then({});
       if (result.outcome != UploadOutcome::kGivenUp) {
@@ -259,11 +280,10 @@ void ServiceImpl::finish(const Peer& peer, Step step) {
 Result<Exported> ServiceImpl::store_and_export(const UploadTask& task, UploadResult& stored) {
   for (int number = 1;; ++number) {
     stored = upload_store_.upload(task, store_control(kUploadPatience));
-    if (stored.outcome == UploadOutcome::kDurable) break;
+    if (stored.outcome == UploadOutcome::kDurable || stored.outcome == UploadOutcome::kNeedless)
+      break;
     const Status good = task.arena->verify(task.slot);
     if (!good) return error(Code::kRestart, "{}", good.error().message);
-    const bool later_one_stands = upload_store_.durable() >= task.identity.step;
-    if (later_one_stands) break;
     if (number == kFinishTries || store_thread_.stopping())
       return error(Code::kRetry, "step {} is not stored: {}", task.identity.step, stored.reason);
     // What stands under this step's name and is no good would be in the way for ever.
@@ -326,6 +346,7 @@ void ServiceImpl::exported(const Peer& peer, Step step, const Digest& digest,
   message.mutable_finish()->set_state_sha256(outcome->state_sha256);
   message.mutable_finish()->set_folder(outcome->folder.string());
   finished_ = {step, digest, message.finish()};
+  gang_expected_until_ = {};  // nobody has to come any more
   spdlog::info("exported step {} to {}: weights_sha256 {}", step, outcome->folder.string(),
                outcome->weights_sha256);
   reply(peer, message);

@@ -79,7 +79,13 @@ std::vector<std::string> StoreSide::settle_left_overs(int part, int of, const Co
   return lines;
 }
 
+void StoreSide::distrust(Step step) {
+  if (durable_ && *durable_ <= step) durable_.reset();
+}
+
 UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
+  if (durable_ && *durable_ >= task.identity.step)
+    return {UploadOutcome::kNeedless, "this or a later step is in the store", 0, {}};
   auto all = checkpoints();
   if (!all) return failed(all.error());
   if (auto mine = claim(control); !mine) return failed(mine.error());

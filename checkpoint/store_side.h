@@ -45,10 +45,11 @@ struct UploadTask {
   int of = 1;
 };
 enum class UploadOutcome {
-  kDurable,  // published, read back and verified
-  kWaiting,  // the part is stored, others are missing: look again later
-  kGivenUp,  // it will never be one, or need not be
-  kFailed,   // the store failed: try again
+  kDurable,   // published, read back and verified
+  kNeedless,  // this or a later step is durable already
+  kWaiting,   // the part is stored, others are missing: look again later
+  kGivenUp,   // it will never be one
+  kFailed,    // the store failed: try again
 };
 struct UploadResult {
   UploadOutcome outcome = UploadOutcome::kFailed;
@@ -69,8 +70,10 @@ class StoreSide {
   // Marks the folder as this job's, so that a store that cannot be written is known before
   // training.
   Status claim(const Control& control);
-  // No set at or below it is published any more.
+  // The newest durable step: no set at or below it is published any more.
   void assume_durable(Step step) { durable_ = std::max(durable_.value_or(step), step); }
+  // That checkpoint has turned out bad: what is made from here on is needed again.
+  void distrust(Step step);
   [[nodiscard]] std::optional<Step> durable() const { return durable_; }
   // Tries to publish what an earlier life of the service has left without manifest. Returns what it
   // did, a line each.

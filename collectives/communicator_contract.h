@@ -278,13 +278,17 @@ TYPED_TEST_P(CommunicatorContract, TheReductionGivesTheReferencesBitsWhereverThe
   this->on_all_sizes([&](Communicator& communicator) {
     const int ranks = communicator.size();
     for (int ranks_per_node = 1; ranks_per_node <= ranks; ++ranks_per_node) {
-      const auto reducer = make_tree_reducer(
-          communicator, testing::options_for(first.numbers, testing::places(ranks, ranks_per_node),
-                                             4 * kBlockElements));
-      for (std::uint64_t step = 0; step < 6; ++step) {
-        testing::check_step(*reducer, communicator.rank(), ranks, step % 2 == 0 ? first : second,
-                            step);
-        if (::testing::Test::HasFailure()) return;
+      const ReducerOptions options = testing::options_for(
+          first.numbers, testing::places(ranks, ranks_per_node), 4 * kBlockElements);
+      auto connected = connect_tree_reducer(communicator, options, TestFixture::soon());
+      ASSERT_TRUE(connected.has_value()) << connected.error().message;
+      const auto messages_only = make_tree_reducer(communicator, options);
+      for (Reducer* reducer : {connected->get(), messages_only.get()}) {
+        for (std::uint64_t step = 0; step < 6; ++step) {
+          testing::check_step(*reducer, communicator.rank(), ranks, step % 2 == 0 ? first : second,
+                              step);
+          if (::testing::Test::HasFailure()) return;
+        }
       }
     }
   });

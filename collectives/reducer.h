@@ -54,7 +54,7 @@ struct ReducerOptions {
   std::int64_t gradient_elements = 0;
   std::int64_t buffer_elements = 0;
   int micro_batches = 1;                   // M of the whole step; at least as many as ranks
-  std::int64_t bucket_elements = 1 << 20;  // rounded up to a multiple of ranks * kBlockElements
+  std::int64_t bucket_elements = 1 << 19;  // rounded up to a multiple of ranks * kBlockElements
   std::vector<Place> places;               // by rank
 };
 
@@ -107,6 +107,12 @@ class Reducer {
 // The reproducible reduction. The communicator must outlive the reducer.
 [[nodiscard]] std::unique_ptr<Reducer> make_tree_reducer(Communicator& communicator,
                                                          const ReducerOptions& options);
+// The same, and ranks of one node read each other's gradient buffers where they lie
+// (slot_memory.h), so that nothing is copied and no staging is needed between them. All ranks must
+// call it together; blocks until `deadline`. kNoSpace: a node has not enough memory.
+[[nodiscard]] Result<std::unique_ptr<Reducer>> connect_tree_reducer(Communicator& communicator,
+                                                                    const ReducerOptions& options,
+                                                                    Time deadline);
 // The library's all-reduce, for `reduction: fast`: same calls, bits depend on P.
 [[nodiscard]] std::unique_ptr<Reducer> make_fast_reducer(Communicator& communicator,
                                                          const ReducerOptions& options);

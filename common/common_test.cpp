@@ -57,7 +57,7 @@ TEST(Process, KnowsItselfAndNotAReusedPid) {
 }
 
 TEST(Process, ChildReportsItsExitCode) {
-  auto child = spawn({.argv = {"/bin/sh", "-c", "exit 7"}, .environment = {}, .output = {}, .directory = {}});
+  auto child = spawn({.argv = {"/bin/sh", "-c", "exit 7"}});
   ASSERT_TRUE(child);
   std::optional<ExitStatus> exit;
   while (!(exit = poll_exit(*child))) std::this_thread::yield();
@@ -65,16 +65,16 @@ TEST(Process, ChildReportsItsExitCode) {
 }
 
 TEST(Process, MissingProgramIsAnError) {
-  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .environment = {}, .output = {}, .directory = {}}).error().code,
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}}).error().code,
             Code::kInvalid);
-  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .environment = {}, .output = {}, .directory = {}, .detach = true})
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .detach = true})
                 .error()
                 .code,
             Code::kInvalid);
 }
 
 TEST(Process, DetachedChildHasASessionOfItsOwnAndIsEnded) {
-  auto child = spawn({.argv = {"sleep", "60"}, .environment = {}, .output = {}, .directory = {}, .detach = true});
+  auto child = spawn({.argv = {"sleep", "60"}, .detach = true});
   ASSERT_TRUE(child);
   EXPECT_TRUE(is_alive(*child));
   EXPECT_EQ(::getsid(child->pid), child->pid);
@@ -86,7 +86,7 @@ TEST(Process, ChildInheritsNoDescriptorAndSeesItsEnvironment) {
   const auto path = std::filesystem::temp_directory_path() / ("surefoot-fds-" + make_job_id());
   Fd leak(::dup(1));
   auto child = spawn({.argv = {"/bin/sh", "-c", "ls /proc/self/fd | wc -l; echo $SUREFOOT_X"},
-                      .environment = {"SUREFOOT_X=yes"}, .output = path.string(), .directory = {}});
+                      .environment = {"SUREFOOT_X=yes"}, .output = path.string()});
   ASSERT_TRUE(child);
   while (!poll_exit(*child)) std::this_thread::yield();
   // 0, 1, 2 and the folder that ls itself has open.

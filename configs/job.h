@@ -19,8 +19,8 @@
 namespace surefoot {
 
 struct Fault {
-  std::string file;
-  int line = 0;  // from 1; 0: not from the file (a --set, a missing key of the whole file)
+  std::string file;  // as load_job was given it, or "--set KEY=VALUE"
+  int line = 0;      // from 1; 0: not from the file (a --set, a missing key of the whole file)
   int column = 0;
   std::string key;      // "train.optimizer.lr"
   std::string message;  // what was found and what is allowed
@@ -35,7 +35,8 @@ struct LoadOptions {
 };
 
 struct LoadedJob {
-  config::Job job;             // every key filled in (defaults too); PATH keys are absolute
+  config::Job job;  // every key that applies is filled in (defaults too), others are zero; PATH
+                    // keys are absolute
   std::filesystem::path file;  // absolute
 };
 

@@ -151,6 +151,23 @@ std::string fault_of_file(const std::string& path) {
   return code || size == 0 ? "which is empty" : "";
 }
 
+// A sample takes block_size tokens and the one after them. What is held out is the data loader's
+// business.
+void check_token_file(const config::Job& job, Checker& check) {
+  const bool is_of_bytes = job.data().kind() == config::Data::text;
+  if (!is_of_bytes && job.data().kind() != config::Data::tokens) return;
+  std::error_code code;
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(job.data().path(), code));
+  if (code) return;
+  check.require(is_of_bytes || size % 2 == 0, {"data.path"},
+                "found {} of {} bytes, allowed is a file of uint16 tokens, two bytes each",
+                quote(job.data().path()), size);
+  const std::int64_t tokens = is_of_bytes ? size : size / 2;
+  check.require(tokens > job.model().block_size(), {"data.path"},
+                "found {} of {} tokens, allowed are more than block_size = {}",
+                quote(job.data().path()), tokens, job.model().block_size());
+}
+
 }  // namespace
 
 void check_combinations(const config::Job& job, Reading& reading) {
@@ -179,16 +196,7 @@ void check_data_files(const config::Job& job, Reading& reading) {
   check_file("data.labels", job.data().labels());
   check_file("data.eval_images", job.data().eval_images());
   check_file("data.eval_labels", job.data().eval_labels());
-  if (job.data().kind() != config::Data::tokens) return;
-  const auto check_tokens = [&](const char* key, const std::string& path) {
-    std::error_code code;
-    const auto size = std::filesystem::file_size(path, code);
-    check.require(static_cast<bool>(code) || size % 2 == 0, {key},
-                  "found {} of {} bytes, allowed is a file of uint16 tokens, two bytes each",
-                  quote(path), size);
-  };
-  if (!job.data().path().empty()) check_tokens("data.path", job.data().path());
-  if (!job.data().eval_path().empty()) check_tokens("data.eval_path", job.data().eval_path());
+  check_token_file(job, check);
 }
 
 }  // namespace surefoot::configs

@@ -23,6 +23,7 @@ class JobFolder {
     path_ = std::filesystem::canonical(pattern);
     write("data.txt", std::string(1000, 'a'));
     write("tokens.bin", std::string(1000, '\0'));
+    write("odd.bin", "7 bytes");
     write("images.gz", "images");
     write("labels.gz", "labels");
     write("module.pt", "module");

@@ -164,9 +164,8 @@ TEST_F(JobFile, ASetMayGiveWhatTheFileLacksOrHasWrong) {
 
 TEST_F(JobFile, ExpandsEnvironmentVariablesAndTheName) {
   ::setenv("SUREFOOT_TEST_DATA", "data", 1);
-  ::setenv("SUREFOOT_TEST_PLACE", "/scratch/{name}", 1);
   const config::Job job = load(with("data: {kind: text, path: \"${SUREFOOT_TEST_DATA}.txt\"}") +
-                               "checkpoint: {to: $SUREFOOT_TEST_DATA/{name}/$$x/{other}}\n");
+                               "checkpoint: {to: \"$SUREFOOT_TEST_DATA/{name}/$$x/{other}\"}\n");
   EXPECT_EQ(job.data().path(), (folder_.path() / "data.txt").string());
   EXPECT_EQ(job.checkpoint().to(), "data/right/$x/{other}");
 }

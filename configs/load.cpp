@@ -37,12 +37,12 @@ Result<std::string> read_job_text(const std::filesystem::path& file) {
   return read_file(file);
 }
 
-// A copy of `node` in which the value at path[index...] is `value`. Maps on the way are made;
-// anything else on the way stays, and is reported by the reader where it stands.
+// A copy of `node` in which the value at path[index...] is `value`; maps on the way are made. Null:
+// something on the way is neither a map nor absent.
 NodePtr with_value(const NodePtr& node, const std::vector<std::string>& path, std::size_t index,
                    const NodePtr& value, Position where) {
   if (index == path.size()) return value;
-  if (node && node->type != Node::Type::kMap && node->type != Node::Type::kNull) return node;
+  if (node && node->type != Node::Type::kMap && node->type != Node::Type::kNull) return nullptr;
   auto copy = node ? std::make_shared<Node>(*node) : std::make_shared<Node>();
   copy->type = Node::Type::kMap;
   if (!node) copy->where = where;
@@ -53,7 +53,7 @@ NodePtr with_value(const NodePtr& node, const std::vector<std::string>& path, st
   // A fault of the new value is the option's, one of a value that stays the file's.
   if (index + 1 == path.size()) entry->where = where;
   entry->value = with_value(entry->value, path, index + 1, value, where);
-  return copy;
+  return entry->value ? copy : nullptr;
 }
 
 struct Set {
@@ -64,7 +64,7 @@ struct Set {
 
 Set parse_set(const std::string& text, int source, std::vector<Problem>& problems) {
   Set set;
-  set.label = "--set " + text;
+  set.label = "--set " + printable(text, 200);
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
   for (std::size_t start = 0; start <= key.size();) {
@@ -88,6 +88,17 @@ Set parse_set(const std::string& text, int source, std::vector<Problem>& problem
     problems.push_back(std::move(problem));
   }
   return set;
+}
+
+void apply(const Set& set, int source, YamlTree& tree, std::vector<Problem>& problems) {
+  if (!tree.root || !set.value) return;
+  if (NodePtr root = with_value(tree.root, set.path, 0, set.value, {source, 0, 0})) {
+    tree.root = std::move(root);
+    return;
+  }
+  problems.push_back({{source, 0, 0},
+                      fmt::format("{}", fmt::join(set.path, ".")),
+                      "found a key below one that holds a value, allowed are the keys of a map"});
 }
 
 // In the order of the file, then of the options.
@@ -155,8 +166,7 @@ LoadOutcome load_job(const std::filesystem::path& file, const LoadOptions& optio
   for (const std::string& set : options.sets) {
     const int source = static_cast<int>(sets.size()) + 1;
     sets.push_back(parse_set(set, source, reading.problems));
-    if (tree.root && sets.back().value)
-      tree.root = with_value(tree.root, sets.back().path, 0, sets.back().value, {source, 0, 0});
+    apply(sets.back(), source, tree, reading.problems);
   }
   if (tree.root) read_tree(*tree.root, options.check_files, outcome.job, reading);
   outcome.faults = to_faults(std::move(reading.problems), file.string(), sets);

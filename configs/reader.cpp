@@ -45,7 +45,8 @@ class Reader {
 
   const Descriptor& root_;
   Reading& reading_;
-  std::string job_name_;
+  // Where the name is missing or wrong, which is a problem of its own, {name} becomes this.
+  std::string job_name_ = "name";
 };
 
 Error wrong(const Node& node, const FieldDescriptor& field) {
@@ -154,8 +155,6 @@ void Reader::read_field(const Node& node, Message& message, const FieldDescripto
   }
   if (const Status read = read_value(node, message, field); !read)
     report(node.where, key, read.error().message);
-  if (key == "name" && field.cpp_type() == FieldDescriptor::CPPTYPE_STRING)
-    job_name_ = message.GetReflection()->GetString(message, &field);
 }
 
 void Reader::read_list(const Node& node, Message& message, const FieldDescriptor& field,
@@ -257,7 +256,10 @@ Status Reader::read_enum(const Node& node, Message& message, const FieldDescript
 
 Status Reader::read_text(const Node& node, Message& message, const FieldDescriptor& field) {
   if (node.type != Node::Type::kScalar) return wrong(node, field);
-  SUREFOOT_ASSIGN(std::string text, expand(node.text, job_name_));
+  // The name is the first field, so that the others can be expanded with it.
+  const bool is_name = field.name() == "name" && field.containing_type() == &root_;
+  SUREFOOT_ASSIGN(std::string text, expand(node.text, is_name ? "" : job_name_));
+  if (is_name) job_name_ = text;
   if (key_of(field).unit() == config::PATH)
     text = (reading_.folder / text).lexically_normal().string();
   const auto& reflection = *message.GetReflection();

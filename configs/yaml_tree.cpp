@@ -13,7 +13,8 @@
 namespace surefoot::configs {
 namespace {
 
-// Where each line starts, to turn yaml-cpp's byte columns into characters.
+// The lines of a text, to turn yaml-cpp's byte columns into characters and to show what stands at a
+// place.
 class Lines {
  public:
   explicit Lines(std::string_view text) : text_(text) {
@@ -22,27 +23,70 @@ class Lines {
       if (text[i] == '\n') starts_.push_back(i + 1);
     }
   }
-  [[nodiscard]] int column(int line, int byte_column) const {
-    if (line < 0 || byte_column < 0 || static_cast<std::size_t>(line) >= starts_.size()) return 1;
-    const std::string_view before = text_.substr(starts_[static_cast<std::size_t>(line)],
-                                                 static_cast<std::size_t>(byte_column));
-    const auto is_start = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
-    return 1 + static_cast<int>(std::count_if(before.begin(), before.end(), is_start));
-  }
-  // Whether the white space that the line begins with holds a tab.
-  [[nodiscard]] bool is_indented_by_tab(int line) const {
-    if (line < 0 || static_cast<std::size_t>(line) >= starts_.size()) return false;
-    for (std::size_t i = starts_[static_cast<std::size_t>(line)]; i < text_.size(); ++i) {
-      if (text_[i] == '\t') return true;
-      if (text_[i] != ' ') return false;
+  // Lines and byte columns count from 0 as yaml-cpp's, the result from 1. Goes on from the last
+  // call's place in the same line: counting a line of a megabyte from its start for each node would
+  // take minutes.
+  [[nodiscard]] int column(int line, int byte_column) {
+    if (!has(line) || byte_column < 0) return 1;
+    if (line != last_line_ || byte_column < last_byte_column_) {
+      last_line_ = line;
+      last_byte_column_ = 0;
+      last_column_ = 1;
     }
-    return false;
+    const std::string_view rest = text_.substr(starts_[static_cast<std::size_t>(line)]);
+    for (; last_byte_column_ < byte_column; ++last_byte_column_) {
+      const auto at = static_cast<std::size_t>(last_byte_column_);
+      if (at < rest.size() && (static_cast<unsigned char>(rest[at]) & 0xC0U) != 0x80U)
+        ++last_column_;
+    }
+    return last_column_;
+  }
+  [[nodiscard]] std::string_view from(int line, int byte_column) const {
+    const std::string_view whole = line_text(line);
+    return whole.substr(std::min(static_cast<std::size_t>(std::max(byte_column, 0)), whole.size()));
+  }
+  // The byte column of a tab in the white space that the line begins with.
+  [[nodiscard]] std::optional<int> indenting_tab(int line) const {
+    const std::string_view whole = line_text(line);
+    const std::size_t at = whole.find_first_not_of(' ');
+    if (at == std::string_view::npos || whole[at] != '\t') return std::nullopt;
+    return static_cast<int>(at);
   }
 
  private:
+  [[nodiscard]] bool has(int line) const {
+    return line >= 0 && static_cast<std::size_t>(line) < starts_.size();
+  }
+  [[nodiscard]] std::string_view line_text(int line) const {
+    if (!has(line)) return "";
+    const std::string_view rest = text_.substr(starts_[static_cast<std::size_t>(line)]);
+    return rest.substr(0, rest.find_first_of("\r\n"));
+  }
+
   std::string_view text_;
   std::vector<std::size_t> starts_;
+  int last_line_ = -1;
+  int last_byte_column_ = 0;
+  int last_column_ = 1;
 };
+
+// A YAML exception as a problem.
+Problem problem_of(const YAML::Exception& exception, int source, Lines& lines) {
+  const YAML::Mark& mark = exception.mark;
+  if (mark.is_null()) return {{source, 0, 0}, "", "cannot be read as YAML: " + exception.msg};
+  const auto place = [&](int byte_column) {
+    return Position{source, mark.line + 1, lines.column(mark.line, byte_column)};
+  };
+  if (const std::optional<int> tab = lines.indenting_tab(mark.line)) {
+    return {place(*tab), "",
+            fmt::format("cannot be read as YAML: {}; found a tab, allowed to indent are spaces",
+                        exception.msg)};
+  }
+  const std::string_view rest = lines.from(mark.line, mark.column);
+  const std::string at = rest.empty() ? "the end of the line" : quote(rest);
+  return {place(mark.column), "",
+          fmt::format("cannot be read as YAML: {}, at {}", exception.msg, at)};
+}
 
 // Ends the parse: going on could cost without bound, or what follows has no meaning. Caught in
 // parse_yaml.
@@ -52,8 +96,7 @@ struct Refused {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(const Lines& lines, int source, std::string_view prefix,
-              std::vector<Problem>& problems)
+  TreeBuilder(Lines& lines, int source, std::string_view prefix, std::vector<Problem>& problems)
       : lines_(lines), source_(source), prefix_(prefix), problems_(problems) {}
 
   [[nodiscard]] NodePtr root() const { return root_; }
@@ -258,7 +301,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
-  const Lines& lines_;
+  Lines& lines_;
   int source_;
   std::string prefix_;
   std::vector<Problem>& problems_;
@@ -267,6 +310,12 @@ class TreeBuilder : public YAML::EventHandler {
   std::size_t count_ = 0;
   NodePtr root_;
 };
+
+NodePtr empty_node(int source) {
+  auto node = std::make_shared<Node>();
+  node->where.source = source;
+  return node;
+}
 
 // Faults of the text that yaml-cpp would accept, or read as something else.
 std::optional<Problem> unreadable(std::string_view text, int source) {
@@ -313,13 +362,13 @@ YamlTree parse_yaml(std::string_view text, int source, std::string_view prefix) 
     tree.problems.push_back(std::move(*problem));
     return tree;
   }
-  const Lines lines(text);
+  Lines lines(text);
   TreeBuilder builder(lines, source, prefix, tree.problems);
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
     parser.HandleNextDocument(builder);
-    tree.root = builder.root() ? builder.root() : std::make_shared<Node>();
+    tree.root = builder.root() ? builder.root() : empty_node(source);
     std::vector<Problem> ignored;
     TreeBuilder second(lines, source, prefix, ignored);
     if (parser.HandleNextDocument(second) && second.root()) {
@@ -330,14 +379,8 @@ YamlTree parse_yaml(std::string_view text, int source, std::string_view prefix) 
     tree.root = nullptr;
     tree.problems = {refused.problem};
   } catch (const YAML::Exception& exception) {
-    const bool is_tab = lines.is_indented_by_tab(exception.mark.line);
-    const int line = exception.mark.is_null() ? 0 : exception.mark.line + 1;
-    const int column = line == 0 ? 0 : lines.column(exception.mark.line, exception.mark.column);
     tree.root = nullptr;
-    tree.problems = {{{source, line, column},
-                      "",
-                      fmt::format("cannot be read as YAML: {}{}", exception.msg,
-                                  is_tab ? "; found a tab, allowed are spaces to indent" : "")}};
+    tree.problems = {problem_of(exception, source, lines)};
   } catch (const std::exception& exception) {
     tree.root = nullptr;
     tree.problems = {
@@ -353,19 +396,23 @@ NodePtr plain_scalar(std::string text) {
   return node;
 }
 
-std::string quote(std::string_view text) {
-  static constexpr std::size_t kLongest = 60;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kLongest)) {
+std::string printable(std::string_view text, std::size_t longest) {
+  std::string out;
+  for (const char c : text.substr(0, longest)) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       out += c;
     }
   }
+  if (text.size() <= longest) return out;
   // A character cut in two would make the message unreadable.
-  while (text.size() > kLongest && !is_utf8(out)) out.pop_back();
-  return out + (text.size() > kLongest ? "...\"" : "\"");
+  for (int i = 0; i < 3 && !is_utf8(out); ++i) out.pop_back();
+  return out + "...";
+}
+
+std::string quote(std::string_view text) {
+  return '"' + printable(text) + '"';
 }
 
 std::string describe(const Node& node) {

@@ -73,7 +73,9 @@ struct YamlTree {
 // What stands there, for messages: `"abc"`, `a list`, `nothing`. Long and unprintable text is cut
 // and escaped.
 [[nodiscard]] std::string describe(const Node& node);
-// Quoted for a message: cut after 60 bytes, control characters escaped.
+// One line for a message: control characters escaped, cut after `longest` bytes.
+[[nodiscard]] std::string printable(std::string_view text, std::size_t longest = 60);
+// The same in double quotes.
 [[nodiscard]] std::string quote(std::string_view text);
 
 [[nodiscard]] bool is_utf8(std::string_view text);

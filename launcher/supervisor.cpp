@@ -9,12 +9,6 @@
 namespace surefoot::supervisor {
 namespace {
 
-// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
-// is READY already. The same goes for an evaluation.
-bool worth_a_drain(Stage stage) {
-  return stage == Stage::kStepping || stage == Stage::kFinishing;
-}
-
 Cause cause_of(Stage stage) {
   switch (stage) {
     case Stage::kLaunching:
@@ -133,7 +127,7 @@ void Machine::start_service() {
 void Machine::on(const ServiceAnswered& e) {
   if (s_.service_up) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  s_.service_up = true;
+  s_.service_up = s_.service_seen = true;
   s_.service_asked = false;
   s_.service_failures = 0;
   s_.service_deadline = Time::max();
@@ -236,6 +230,7 @@ void Machine::launch() {
   s_.attempt_step = Step{-1};
   s_.leftover = s_.exited = s_.fault_fired = s_.notice = false;
   s_.verdict.reset();
+  s_.not_ended.clear();
   open_attempt_end();
   if (s_.recovering) {
     s_.recovery.attempt = h.attempt;
@@ -277,7 +272,12 @@ void Machine::on(const StageReached& e) {
   if (s_.doing != Doing::kRunning) return ignore("the gang is to leave, its stage does not matter");
   const bool back = s_.stage == Stage::kEvaluating && e.stage == Stage::kStepping;
   if (e.stage <= s_.stage && !back) return ignore("this stage was reached before");
-  leave_stage(clamped(e.when));
+  // What lies between the last finished step and an evaluation or the end is no step in hand.
+  if (s_.stage == Stage::kStepping) {
+    s_.history.accounting.spend(cause_of(e.stage), clamped(e.when));
+  } else {
+    leave_stage(clamped(e.when));
+  }
   s_.stage = e.stage;
   if (e.stage >= Stage::kStepping) s_.deadline = s_.now + time_limit(rules_, e.stage);
   because("the gang has come further", false);
@@ -373,6 +373,11 @@ void Machine::hang() {
 void Machine::on(const TracesCollected& e) {
   if (!is_current(e.attempt)) return;
   if (s_.doing != Doing::kCollecting) return ignore("no traces are waited for");
+  if (e.culprit.rank >= 0) {
+    std::string reason = std::move(s_.end.culprit.reason);
+    s_.end.culprit = e.culprit;
+    s_.end.culprit.reason = std::move(reason);
+  }
   end_gang(Outcome::kHung, "the traces of the hang are taken");
 }
 
@@ -408,117 +413,9 @@ void Machine::on(const GangEnded& e) {
 void Machine::on(const GangNotEnded& e) {
   if (!is_current(e.attempt)) return;
   if (s_.doing != Doing::kEnding) return ignore("the gang was not asked to end");
-  if (s_.now >= s_.end_limit) return give_up_ending(e.message);
+  s_.not_ended = e.message;
+  if (s_.now >= s_.end_limit) return give_up_ending();
   because("somebody of the gang may be left; asked again in a moment", false);
-}
-
-// ---- The user, the machine, and time ----
-
-void Machine::on(const Interrupted&) {
-  ++s_.interrupts;
-  stop_when_free(kExitInterrupted, JobState::kInterrupted, "interrupted");
-  switch (s_.doing) {
-    case Doing::kStartingService:
-    case Doing::kBackingOff:
-      if (!s_.history.attempt_open) return close("interrupted while nothing runs");
-      return proceed("interrupted before a gang left behind was ended");
-    case Doing::kRunning:
-      if (!worth_a_drain(s_.stage))
-        return end_gang(Outcome::kEnded,
-                        "interrupted outside of a step: the newest one is safe already");
-      return drain(Outcome::kEnded, s_.now + rules_.drain_timeout,
-                   "interrupted: all leave after the step in hand");
-    case Doing::kDraining:
-    case Doing::kCollecting:
-      if (s_.interrupts < 2) return because("interrupted: the gang is to leave already");
-      return end_gang(s_.leftover ? Outcome::kAbandoned : s_.verdict.value_or(Outcome::kEnded),
-                      "interrupted again: the gang is ended now");
-    case Doing::kFinishing:
-      if (s_.interrupts < 2)
-        return because("interrupted: the job is all but done, once more leaves now");
-      return close("interrupted again while the job was finished");
-    case Doing::kEnding:
-      if (s_.interrupts < 3) return because("interrupted: the gang is being ended");
-      return leave("interrupted for the third time; a gang may be left");
-    case Doing::kClosing:
-      if (s_.interrupts < 2)
-        return because("interrupted: the job is closing, once more leaves now");
-      return leave("interrupted again while the job was closing");
-    default:
-      return ignore("nothing to interrupt");
-  }
-}
-
-void Machine::on(const NoticeReceived& e) {
-  if (s_.notice || stopping()) return ignore("the job is to stop already");
-  s_.notice = true;
-  const Time latest = s_.now + rules_.drain_timeout;
-  const Time leaves = e.leaves ? std::clamp(*e.leaves, s_.now, latest) : latest;
-  stop_when_free(kExitInterrupted, JobState::kInterrupted, "the machine goes");
-  switch (s_.doing) {
-    case Doing::kStartingService:
-    case Doing::kBackingOff:
-      if (!s_.history.attempt_open) return close("the machine goes and nothing runs on it");
-      return proceed("the machine goes before a gang left behind was ended");
-    case Doing::kRunning:
-      if (!worth_a_drain(s_.stage))
-        return end_gang(Outcome::kPreempted,
-                        "the machine goes outside of a step: the newest one is safe already");
-      return drain(Outcome::kPreempted, leaves,
-                   "the machine goes: all leave after the step in hand");
-    case Doing::kDraining:
-      s_.deadline = std::min(s_.deadline, leaves);
-      break;
-    default:
-      break;
-  }
-  because("the machine goes");
-}
-
-void Machine::on(const CancelAsked&) {
-  if (s_.stop.state == JobState::kCancelled) return ignore("the job is being cancelled already");
-  if (s_.stop.state == JobState::kDone) return ignore("the job is done");
-  stop_when_free(kExitDoNotRequeue, JobState::kCancelled, "the job was cancelled");
-  if (s_.doing == Doing::kEnding) return because("cancelled: the gang is being ended");
-  if (s_.history.attempt_open && s_.doing != Doing::kClosing) {
-    if (s_.leftover && !gang_may_run()) open_attempt_end();
-    return end_gang(s_.leftover ? Outcome::kAbandoned : Outcome::kEnded,
-                    "cancelled: the gang is ended now");
-  }
-  close("cancelled");
-}
-
-void Machine::on(const TimerFired&) {
-  if (!s_.service_up && s_.now >= s_.service_deadline) {
-    if (s_.service_asked) return service_failed("it did not answer in time");
-    start_service();
-    return because("the service is started once more", false);
-  }
-  if (s_.now < deadline(s_)) return ignore("no deadline has passed");
-  switch (s_.doing) {
-    case Doing::kRunning:
-      return hang();
-    case Doing::kDraining:
-      return end_gang(s_.verdict.value_or(Outcome::kEnded), "not drained in time");
-    case Doing::kCollecting:
-      return end_gang(Outcome::kHung, "the traces took too long");
-    case Doing::kEnding:
-      if (s_.now >= s_.end_limit) return give_up_ending("no answer");
-      s_.deadline = s_.now + rules_.end_retry;
-      perform(EndGang{s_.history.attempt});
-      return because("the gang is not known to be gone: once more", false);
-    case Doing::kBackingOff:
-      s_.history.accounting.spend(Cause::kBackoff, s_.now);
-      return proceed("the pause is over");
-    case Doing::kFinishing:
-      return on(FinishFailed{"it took longer than hang_timeout"});
-    case Doing::kClosing:
-      s_.stop.line += s_.freeing ? "; its memory could not be freed in time"
-                                 : "; the newest step could not be stored in time";
-      return leave("the service did not close in time");
-    default:
-      return ignore("no deadline has passed");
-  }
 }
 
 }  // namespace surefoot::supervisor

@@ -11,7 +11,8 @@
 //   numbers only rise
 //   - no gang is adopted: one left by a dead supervisor is drained, ended, and followed by the next
 //   attempt
-//   - the arena is freed only when the job is done or cancelled, or has no finished step
+//   - the arena is freed only when the job is done, has no finished step, or was cancelled and its
+//     newest step is stored
 //   - after exit codes 64..66, an exhausted budget, or a reproducible failure nothing is launched
 //   again
 //   - each state but kStopped has a deadline
@@ -149,7 +150,8 @@ struct ServiceAnswered {
   Step ready{-1};    // newest READY snapshot
   Step durable{-1};  // newest verified checkpoint
 };
-// Its process is gone, or it does not answer.
+// Its process is gone, or it does not answer. Told again as long as it is so: an answer that was
+// under way when it died is then not the last word.
 struct ServiceLost {};
 // `message` names no pid or time: it is compared with the last one.
 struct ServiceStartFailed {
@@ -198,6 +200,7 @@ struct GangNotEnded {
 };
 struct TracesCollected {
   Attempt attempt;
+  Culprit culprit{};  // the rank that the others wait for, if known; its reason is not used
 };
 
 // Ctrl-C or SIGTERM at the supervisor. The first drains, the second ends the gang, the third
@@ -308,7 +311,8 @@ struct State {
   Time deadline = Time::max();  // of `doing`
 
   bool service_up = false;
-  bool service_asked = false;           // a StartService is in hand
+  bool service_seen = false;   // it has answered this supervisor, so finished_step is right
+  bool service_asked = false;  // a StartService is in hand
   Time service_deadline = Time::max();  // of the StartService in hand, or when to ask again
   int service_failures = 0;             // in a row
 
@@ -323,6 +327,7 @@ struct State {
   std::optional<Outcome> verdict;  // why we end it
   AttemptEnd end;                  // as far as known; end.first_step is set at launch
   Time end_limit{};                // kEnding: give up then
+  std::string not_ended;           // who was left when it was last looked
 
   // How the job stops once nothing runs; exit code -1: it goes on.
   Stop stop{-1, JobState::kRunning, {}};

@@ -35,6 +35,10 @@ int weight(JobState state) {
 }
 
 std::string why(const AttemptEnd& end) {
+  if (end.outcome == Outcome::kPreempted) {
+    return end.code == kExitInterrupted ? "left since its machine goes"
+                                        : "ended since its machine goes";
+  }
   if (!end.culprit.reason.empty()) return end.culprit.reason;
   if (end.signal != 0) return fmt::format("killed by signal {}", end.signal);
   if (end.code == 0) return "left with exit code 0 before the last step";
@@ -129,7 +133,7 @@ void Machine::count_failure(Step step, const std::string& reason, bool progress)
                     reason));
   } else if (reached(h.failures_in_row, rules_.max_failures)) {
     stop_when_free(kExitDoNotRequeue, JobState::kFailed,
-                   fmt::format("{} failed attempts in a row without a new finished step "
+                   fmt::format("failed attempts in a row without a new finished step: {} "
                                "(recovery.max_failures is {}), the last one: {}",
                                h.failures_in_row, rules_.max_failures, reason));
   }
@@ -142,12 +146,12 @@ void Machine::stop_if_totals_are_used_up() {
     stop_when_free(
         kExitDoNotRequeue, JobState::kFailed,
         fmt::format(
-            "{} failed attempts in all (recovery.max_failures_total is {}), the last one: {}",
+            "failed attempts in all: {} (recovery.max_failures_total is {}), the last one: {}",
             h.failures_total, rules_.max_failures_total, h.last_failure_reason));
   } else if (h.preemptions > 0 && reached(h.preemptions, rules_.max_preemptions)) {
     stop_when_free(kExitDoNotRequeue, JobState::kFailed,
-                   fmt::format("{} preemptions (recovery.max_preemptions is {})", h.preemptions,
-                               rules_.max_preemptions));
+                   fmt::format("preemptions in all: {} (recovery.max_preemptions is {})",
+                               h.preemptions, rules_.max_preemptions));
   }
 }
 
@@ -172,32 +176,37 @@ void Machine::stop_when_free(int exit_code, JobState state, std::string line) {
   if (weight(state) > weight(s_.stop.state)) s_.stop = Stop{exit_code, state, std::move(line)};
 }
 
-void Machine::give_up_ending(const std::string& message) {
-  stop_when_free(
-      kExitInterrupted, JobState::kInterrupted,
-      fmt::format("processes of attempt {} could not be ended: {}", s_.history.attempt, message));
+void Machine::give_up_ending() {
+  stop_when_free(kExitInterrupted, JobState::kInterrupted,
+                 fmt::format("processes of attempt {} could not be ended: {}", s_.history.attempt,
+                             s_.not_ended.empty() ? "no answer" : s_.not_ended));
   s_.history.accounting.spend(Cause::kEnd, s_.now);
   close("the gang cannot be ended; the next supervisor must do that first");
 }
 
 void Machine::close(std::string_view sentence) {
   History& h = s_.history;
-  // Who may still be alive keeps the arena; so does every finished step that is not stored for
-  // good, unless the user gave it up.
-  const bool wanted = h.finished_step.value > 0 && s_.stop.state != JobState::kDone &&
-                      s_.stop.state != JobState::kCancelled;
-  s_.freeing = !wanted && !h.attempt_open;
   s_.doing = Doing::kClosing;
   s_.deadline = s_.now + rules_.close_timeout;
   h.state = s_.stop.state;
-  if (s_.freeing) {
-    s_.service_asked = false;
-    s_.service_deadline = Time::max();
-    perform(FreeArena{});
-  } else {
-    perform(FlushAndKeepArena{});
-  }
   because(sentence);
+  // Finished steps are stored before anything is freed, for a cancelled job too. Where nobody could
+  // be asked, an earlier attempt may have finished some. Who may still be alive keeps the arena.
+  const bool may_have_steps =
+      h.finished_step.value > 0 || (h.attempt.value > 0 && !s_.service_seen);
+  if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
+    perform(FlushAndKeepArena{});
+  } else {
+    free_arena();
+  }
+}
+
+void Machine::free_arena() {
+  s_.freeing = true;
+  s_.deadline = s_.now + rules_.close_timeout;
+  s_.service_asked = false;
+  s_.service_deadline = Time::max();
+  perform(FreeArena{});
 }
 
 void Machine::leave(std::string_view sentence) {
@@ -227,8 +236,15 @@ void Machine::on(const FinishFailed& e) {
 void Machine::on(const ArenaFlushed& e) {
   if (s_.doing != Doing::kClosing || s_.freeing)
     return ignore("the arena was not asked to be flushed");
-  if (!e.stored) s_.stop.line += "; the newest step is in memory only: " + e.message;
-  leave("the newest step is safe and the arena stays");
+  if (!e.stored) {
+    s_.stop.line += "; the newest step is in memory only: " + e.message;
+    return leave("the newest step could not be stored, so the arena stays");
+  }
+  if (s_.stop.state == JobState::kCancelled && !s_.history.attempt_open) {
+    free_arena();
+    return because("the newest step is stored, nothing else of a cancelled job is kept");
+  }
+  leave("the newest step is stored and the arena stays");
 }
 
 void Machine::on(const ArenaFreed& e) {

@@ -79,8 +79,9 @@ class Machine {
   void after_setback(std::string_view because);  // stop, pause, or go on at once
   void stop_when_free(int exit_code, JobState state, std::string line);
   void close(std::string_view because);
+  void free_arena();
   void leave(std::string_view because);
-  void give_up_ending(const std::string& message);
+  void give_up_ending();
 
   const Rules& rules_;
   State s_;

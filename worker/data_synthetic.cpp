@@ -104,7 +104,8 @@ class SyntheticTokens final : public SyntheticDataset {
 }  // namespace
 
 std::unique_ptr<Dataset> make_synthetic(const SyntheticOptions& options) {
-  SUREFOOT_CHECK(options.samples >= 1 && options.classes >= 1 && options.vocab_size >= 1);
+  SUREFOOT_CHECK(options.samples >= 1 && options.classes >= 1);
+  SUREFOOT_CHECK(options.block_size == 0 || options.vocab_size >= 1);
   if (options.block_size > 0) return std::make_unique<SyntheticTokens>(options);
   return std::make_unique<SyntheticValues>(options);
 }

@@ -3,10 +3,74 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "worker/attention.h"
+#include "worker/dropout.h"
 #include "worker/network.h"
 
 namespace surefoot {
 namespace {
+
+// Softmax(q k^T / sqrt(head)) v over [3, batch * heads, time, head], with dropout on the
+// probabilities when p > 0. One node of the graph: the library's dozen small ones spend more time
+// on zeroing, masking and copying than on the products.
+struct CausalAttention : torch::autograd::Function<CausalAttention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& qkv, double p,
+                            std::int64_t key) {
+    const at::Tensor weights = at::bmm(qkv[0], qkv[1].transpose(1, 2));
+    const std::int64_t time = qkv.size(2);
+    for (std::int64_t i = 0; i < weights.size(0); ++i) {
+      causal_softmax(static_cast<std::size_t>(time), scale_of(qkv),
+                     weights.data_ptr<float>() + i * time * time);
+    }
+    ctx->save_for_backward({qkv, weights});
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["key"] = key;
+    return at::bmm(dropped(weights, p, key), qkv[2]);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& qkv = saved[0];
+    const at::Tensor& weights = saved[1];
+    const double p = ctx->saved_data["p"].toDouble();
+    const std::int64_t key = ctx->saved_data["key"].toInt();
+    const at::Tensor out = gradients[0].contiguous();
+    at::Tensor by_qkv = at::empty_like(qkv);
+    at::Tensor by_q = by_qkv[0];
+    at::Tensor by_k = by_qkv[1];
+    at::Tensor by_v = by_qkv[2];
+    at::bmm_out(by_v, dropped(weights, p, key).transpose(1, 2), out);
+    at::Tensor by_weights = at::bmm(out, qkv[2].transpose(1, 2));
+    if (p > 0) mask_in_place(by_weights, p, key);
+    const std::int64_t time = qkv.size(2);
+    for (std::int64_t i = 0; i < weights.size(0); ++i) {
+      causal_softmax_backward(static_cast<std::size_t>(time), scale_of(qkv),
+                              weights.data_ptr<float>() + i * time * time,
+                              by_weights.data_ptr<float>() + i * time * time);
+    }
+    at::bmm_out(by_q, by_weights, qkv[1]);
+    at::bmm_out(by_k, by_weights.transpose(1, 2), qkv[0]);
+    return {by_qkv, {}, {}};
+  }
+
+ private:
+  static float scale_of(const at::Tensor& qkv) {
+    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(qkv.size(3))));
+  }
+  static at::Tensor dropped(const at::Tensor& weights, double p, std::int64_t key) {
+    if (p == 0) return weights;
+    at::Tensor result = at::empty_like(weights);
+    DropoutMask(static_cast<std::uint64_t>(key), p)
+        .apply(static_cast<std::size_t>(weights.numel()), weights.data_ptr<float>(),
+               result.data_ptr<float>());
+    return result;
+  }
+  static void mask_in_place(at::Tensor& x, double p, std::int64_t key) {
+    DropoutMask(static_cast<std::uint64_t>(key), p)
+        .apply(static_cast<std::size_t>(x.numel()), x.data_ptr<float>(), x.data_ptr<float>());
+  }
+};
 
 class Gpt final : public BuiltInNetwork {
  public:
@@ -36,8 +100,6 @@ class Gpt final : public BuiltInNetwork {
       blocks_.push_back(block);
     }
     ln_f_ = norm("transformer.ln_f");
-    const double minus_infinity = -std::numeric_limits<double>::infinity();
-    mask_ = at::full({block_size_, block_size_}, minus_infinity, at::kFloat).triu(1);
   }
 
   // 6 per weight and token (Kaplan et al. 2020), and the two products of attention over the whole
@@ -76,8 +138,8 @@ class Gpt final : public BuiltInNetwork {
     at::Tensor x = at::embedding(wte_, inputs) + wpe_.narrow(0, 0, time);
     x = dropout(x.reshape({batch * time, n_embd_}));
     for (const Block& block : blocks_) {
-      x = x + dropout(attention(normalised(x, block.ln_1), block, batch, time));
-      x = x + dropout(feed_forward(normalised(x, block.ln_2), block));
+      x = add_dropout(x, attention(normalised(x, block.ln_1), block, batch, time));
+      x = add_dropout(x, feed_forward(normalised(x, block.ln_2), block));
     }
     return at::linear(normalised(x, ln_f_), wte_);
   }
@@ -112,10 +174,8 @@ class Gpt final : public BuiltInNetwork {
                                .view({batch, time, 3, n_head_, head})
                                .permute({2, 0, 3, 1, 4})
                                .reshape({3, batch * n_head_, time, head});
-    const at::Tensor mask = mask_.narrow(0, 0, time).narrow(1, 0, time);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(head));
-    at::Tensor weights = at::baddbmm(mask, qkv[0], qkv[1].transpose(1, 2), 1.0, scale).softmax(-1);
-    const at::Tensor y = at::bmm(dropout(weights), qkv[2])
+    const double p = training_ ? dropout_ : 0;
+    const at::Tensor y = CausalAttention::apply(qkv, p, p > 0 ? draw_key() : 0)
                              .view({batch, n_head_, time, head})
                              .transpose(1, 2)
                              .reshape({batch * time, n_embd_});
@@ -136,7 +196,6 @@ class Gpt final : public BuiltInNetwork {
   at::Tensor wpe_;
   std::vector<Block> blocks_;
   Pair ln_f_;
-  at::Tensor mask_;
 };
 
 }  // namespace

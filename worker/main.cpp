@@ -84,6 +84,7 @@ void load(Worker& worker) {
   worker.request.job = &worker.job.job;
   worker.request.attempt = worker.options.attempt;
   worker.request.accept_changes = worker.options.accept_changes;
+  worker.request.supervised = worker.options.supervised();
 }
 
 Time startup_deadline(const Worker& worker) {

@@ -65,7 +65,8 @@ class Model {
   // The state that the next micro-batches and evaluations use; it must stay readable and unchanged
   // until the next bind_state.
   virtual void bind_state(std::span<const std::byte> state) = 0;
-  // Where the next micro-batch's gradient goes: gradient_elements() zeros.
+  // Where the next micro-batch's gradient goes: gradient_elements() zeros. Must stay valid until
+  // the next one is bound.
   virtual void bind_gradients(std::span<float> gradients) = 0;
   // Called during backward, on the calling thread, when a parameter's gradient is final: its
   // elements and the gap after them. Elements of parameters without gradient are never reported.

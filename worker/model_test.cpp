@@ -45,9 +45,9 @@ TEST_P(BuiltIn, EveryParameterGetsAGradientAndTheGapsStayZero) {
   }
 }
 
-TEST_P(BuiltIn, GradientsAreThoseOfFiniteDifferences) {
+TEST_P(BuiltIn, GradientsAreThoseOfFiniteDifferencesWithDropoutToo) {
   config::Job job = job_of(GetParam());
-  job.mutable_model()->set_dropout(0);
+  job.mutable_model()->set_dropout(0.3);
   Bench bench(job);
   const Outcome outcome = bench.run(1);
   State moved(bench.model->layout().bytes);

@@ -2,9 +2,61 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "worker/dropout.h"
 #include "worker/order.h"  // mix
 
 namespace surefoot {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// libtorch draws dropout's mask from its generator one element after the other; ours is computed
+// (dropout.h).
+DropoutMask mask_of(const AutogradContext& ctx) {
+  return {static_cast<std::uint64_t>(ctx.saved_data.at("key").toInt()),
+          ctx.saved_data.at("p").toDouble()};
+}
+
+void save_mask(AutogradContext& ctx, double p, std::int64_t key) {
+  ctx.saved_data["key"] = key;
+  ctx.saved_data["p"] = p;
+}
+
+at::Tensor masked(const DropoutMask& mask, const at::Tensor& x) {
+  const at::Tensor in = x.contiguous();
+  at::Tensor out = at::empty_like(in);
+  mask.apply(static_cast<std::size_t>(in.numel()), in.data_ptr<float>(), out.data_ptr<float>());
+  return out;
+}
+
+struct Dropout : torch::autograd::Function<Dropout> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, double p, std::int64_t key) {
+    save_mask(*ctx, p, key);
+    return masked(mask_of(*ctx), x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    return {masked(mask_of(*ctx), gradients[0]), {}, {}};
+  }
+};
+
+struct AddDropout : torch::autograd::Function<AddDropout> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& residual, const at::Tensor& x,
+                            double p, std::int64_t key) {
+    save_mask(*ctx, p, key);
+    const at::Tensor in = x.contiguous();
+    const at::Tensor base = residual.contiguous();
+    at::Tensor out = at::empty_like(in);
+    mask_of(*ctx).apply_and_add(static_cast<std::size_t>(in.numel()), in.data_ptr<float>(),
+                                base.data_ptr<float>(), out.data_ptr<float>());
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    return {gradients[0], masked(mask_of(*ctx), gradients[0]), {}, {}};
+  }
+};
+
+}  // namespace
 
 void BuiltInNetwork::initial_values(std::uint64_t seed,
                                     const std::function<void(const at::Tensor&)>& take) const {
@@ -64,8 +116,18 @@ at::Tensor BuiltInNetwork::add_buffer(const std::string& name, at::IntArrayRef s
   return tensor;
 }
 
+std::int64_t BuiltInNetwork::draw_key() {
+  auto* generator = at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+  return static_cast<std::int64_t>(generator->random64());
+}
+
 at::Tensor BuiltInNetwork::dropout(const at::Tensor& x) const {
-  return training_ && dropout_ > 0 ? at::dropout(x, dropout_, true) : x;
+  return training_ && dropout_ > 0 ? Dropout::apply(x, dropout_, draw_key()) : x;
+}
+
+at::Tensor BuiltInNetwork::add_dropout(const at::Tensor& residual, const at::Tensor& x) const {
+  return training_ && dropout_ > 0 ? AddDropout::apply(residual, x, dropout_, draw_key())
+                                   : residual + x;
 }
 
 at::ScalarType scalar_type(DType type) {

@@ -85,7 +85,14 @@ class BuiltInNetwork : public Network {
   at::Tensor add_parameter(const std::string& name, at::IntArrayRef shape, Initial initial);
   at::Tensor add_buffer(const std::string& name, at::IntArrayRef shape, at::ScalarType type,
                         double initial);
+  // A key for a mask (dropout.h), drawn from the default generator, which is seeded for each
+  // micro-batch.
+  [[nodiscard]] static std::int64_t draw_key();
+  // Zeroes a share `dropout_` of the elements in training; its key is drawn from the default
+  // generator.
   [[nodiscard]] at::Tensor dropout(const at::Tensor& x) const;
+  // residual + dropout(x)
+  [[nodiscard]] at::Tensor add_dropout(const at::Tensor& residual, const at::Tensor& x) const;
   // `answers` x classes.
   virtual at::Tensor logits(const at::Tensor& inputs) = 0;
 

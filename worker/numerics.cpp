@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "numerics_build.h"  // kNumericsBuild, made by the build from the sources that compute
+#include "worker/numerics_build.h"  // kNumericsBuild, made by the build from the sources that compute
 #include "worker/float_mode.h"
 #include "worker/torch_compat.h"
 

@@ -111,7 +111,7 @@ void Optimizer::update(ElementRange range, const OptimizerState& from,
     std::int64_t end = range.end;
     if (next != decayed_.end()) end = std::min(end, decay ? next->end : next->begin);
     update_run({begin, end}, decay, from, to, gradient_sum, scalars);
-    if (decay && end == next->end) ++next;
+    if (decay) ++next;
     begin = end;
   }
 }

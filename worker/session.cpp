@@ -61,7 +61,8 @@ class Joiner {
   // Rank 0's service gives the number, so that all nodes have the same.
   Status say_hello() {
     Status mine;
-    session_.attempt = request_.attempt;
+    // A gang that rolls back has its number already.
+    if (session_.attempt.value == 0) session_.attempt = request_.attempt;
     if (communicator_.rank() == 0) mine = hello_once();
     SUREFOOT_TRY(agree(communicator_, mine, deadline_, "hello of rank 0"));
     SUREFOOT_ASSIGN(const std::string number, broadcast(communicator_, std::to_string(session_.attempt.value), 0, deadline_,
@@ -134,6 +135,7 @@ class Joiner {
     hello.set_node_count(session_.places.empty() ? 1 : node_count());
     hello.set_accept_changes(request_.accept_changes);
     hello.set_max_steps(request_.job->train().max_steps());
+    hello.set_supervised(request_.supervised);
     SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
     hello_ = reply.hello();
     session_.attempt = Attempt{hello_.attempt()};
@@ -229,7 +231,6 @@ Status roll_back(Communicator& communicator, const JoinRequest& request, Session
   Joiner joiner(communicator, request, session, deadline);
   SUREFOOT_TRY(joiner.say_hello());
   SUREFOOT_TRY(joiner.gather_candidates());
-  SUREFOOT_TRY(joiner.open_arena());
   joiner.offer_only_before(before);
   if (!joiner.offers_any()) return error(Code::kNotFound, "no checkpoint before step {} is left to roll back to", before);
   return joiner.restore();

@@ -24,6 +24,7 @@ struct JoinRequest {
   std::string numerics_id;
   Attempt attempt;  // 0: the service of rank 0's node gives the number
   bool accept_changes = false;
+  bool supervised = false;
 };
 
 struct Session {

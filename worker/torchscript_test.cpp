@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "worker/model_test_util.h"
 #include "worker/torch_compat.h"
@@ -167,9 +168,17 @@ TEST_F(TorchScript, ABufferOfAnotherTypeThatDependsOnTheDataIsRefusedByName) {
   module_.register_buffer("seen", at::zeros({}, at::kLong));
   Bench bench(job(std::string("\n    self.seen.add_(torch.sum(targets))\n") + kLinear));
   ASSERT_EQ(bench.failure, "");
+  const auto sum_of_targets = [&] {
+    std::vector<std::int64_t> targets(8);
+    std::memcpy(targets.data(), bench.batch->targets().data(), 8 * sizeof(std::int64_t));
+    return std::accumulate(targets.begin(), targets.end(), std::int64_t{0});
+  };
   bench.run(1);
-  bench.fill(11);
+  const std::int64_t first = sum_of_targets();
+  for (int i = 1; sum_of_targets() == first; ++i) bench.fill(i);
+  std::vector<float> gradients(static_cast<std::size_t>(bench.model->gradient_elements()));
   std::vector<float> changes(static_cast<std::size_t>(bench.model->buffer_elements()));
+  bench.model->bind_gradients(gradients);
   ASSERT_TRUE(bench.model->micro_batch(*bench.batch, 2));
   const Status status = bench.model->take_buffer_changes(changes);
   ASSERT_FALSE(status);

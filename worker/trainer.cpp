@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collectives/collectives.h"
+#include "collectives/reduction_tree.h"
 #include "common/log.h"
 #include "worker/crash_report.h"
 

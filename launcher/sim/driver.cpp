@@ -13,13 +13,14 @@ void World::start_supervisor() {
   records_read_ = 0;
   opened_ = now_;
   elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = gave_up_ = false;
+  user_stops_ = cancel_asked_ = final_ = false;
   interrupts_ = 0;
   if (life_ > 1) ++sights_.resumes;
   if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
                                                // user starts it all the same
     same_twice_ = false;
-    setbacks_ = failures_in_row_ = 0;
+    setbacks_ = failures_in_row_ = known_row_ = 0;
+    known_same_ = false;
   }
   bool lives = false;
   for (SimGang& g : gangs_) {
@@ -45,9 +46,10 @@ void World::die() {
 void World::feed(Event event) {
   if (!alive_) return;
   ++sights_.decisions;
+  const Attempt before = state_.history.attempt;
   Decision decision = decide_with(plant_, plan_.rules, std::move(state_), event);
   say("{:<18} {} [{}]", name(event), decision.reason, name(decision.next.doing));
-  check_decision(decision);
+  check_decision(decision, before);
   // Without an effect there is little to tear; most deaths are to fall between them.
   const bool dies = dies_after_effects_ != -2 && (!decision.effects.empty() || rng_.chance(4));
   if (dies && dies_after_effects_ == -1) return die();
@@ -73,9 +75,10 @@ void World::feed(Event event) {
   }
 }
 
-// What the service shows of the gang: fired faults, finished steps, the stage.
-void World::poll() {
-  if (!service_) return;
+// What the service shows of the gang: fired faults, finished steps, the stage. It did so too when
+// it said that the gang is gone.
+void World::poll(bool with_end_of_gang) {
+  if (!service_ && !with_end_of_gang) return;
   const int life = life_;
   const auto here = [&] { return alive_ && life_ == life && violation_.empty(); };
   for (SimGang& g : gangs_) {
@@ -111,7 +114,7 @@ void World::deliver(const Item& item) {
       }
       return;
     case Kind::kEnded:
-      poll();
+      poll(true);
       return feed({now_, GangEnded{attempt}});
     case Kind::kNotEnded:
       return feed({now_, GangNotEnded{attempt, "pid 17 on host"}});
@@ -119,7 +122,9 @@ void World::deliver(const Item& item) {
       return feed({now_, ServiceAnswered{Step{ready_}, Step{durable_}}});
     case Kind::kServiceFailed:
       return feed({now_, ServiceStartFailed{"address in use"}});
-    case Kind::kServiceLost:
+    case Kind::kServiceLost:  // told again as long as it is so
+      if (service_ || freed_) return;
+      schedule(std::chrono::seconds(1), Kind::kServiceLost, 0, true);
       return feed({now_, ServiceLost{}});
     case Kind::kTraces:
       return feed({now_, TracesCollected{attempt}});
@@ -196,6 +201,7 @@ void World::perform_start() {
   if (!service_ && starts_fail_ > 0)
     return --starts_fail_, schedule(rng_.ms(10, 3000), Kind::kServiceFailed, 0, true);
   if (!service_) ++sights_.service_restarts;
+  freed_ = false;
   service_ = true;
   schedule(rng_.ms(10, 300), Kind::kServiceUp, 0, true);
 }

@@ -6,7 +6,7 @@ namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void World::check_decision(const Decision& decision) {
+void World::check_decision(const Decision& decision, Attempt before) {
   const State& next = decision.next;
   if (decision.reason.empty()) violated("a decision has no reason");
   if (next.doing != Doing::kStopped && deadline(next) == Time::max()) {
@@ -14,8 +14,43 @@ void World::check_decision(const Decision& decision) {
   }
   if (next.history.finished_step.value > finished_)
     violated("the core claims a step that nobody has finished");
-  if (next.history.attempt < state_.history.attempt)
-    violated("the number of the attempt went back");
+  note_failures(decision);
+  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
+                              next.doing == Doing::kCollecting;
+  if (interrupts_ >= 2 && waits_for_gang)
+    violated("interrupted twice, and the gang is still waited for");
+  if (next.history.attempt < before) violated("the number of the attempt went back");
+}
+
+// Counts failures by what was known when: what a job may at most have used of its budgets. It is
+// stopped for no less.
+void World::note_failures(const Decision& decision) {
+  const History& next = decision.next.history;
+  if (next.finished_step.value > known_step_) {
+    known_step_ = next.finished_step.value;
+    known_row_ = 0;
+  }
+  if (next.failures_total == failures_seen_) return;
+  failures_seen_ = next.failures_total;
+  const auto* record =
+      decision.effects.empty() ? nullptr : std::get_if<RecordAttemptEnd>(&decision.effects[0]);
+  // A failure of the service or of the last export counts too, and then the next crash is not the
+  // same twice in a row.
+  if (record == nullptr) last_failure_.clear();
+  known_row_ += record == nullptr || record->end.last_step == record->end.first_step;
+  ++known_failures_;
+  const std::string failure =
+      fmt::format("{} {}", next.last_failure_step, next.last_failure_reason);
+  known_same_ = known_same_ || failure == known_failure_;
+  known_failure_ = failure;
+}
+
+bool World::may_be_given_up() const {
+  const Rules& rules = plan_.rules;
+  return known_same_ ||
+         (rules.max_failures >= 0 && known_failures_ > 0 && known_row_ >= rules.max_failures) ||
+         (rules.max_failures_total >= 0 && known_failures_ >= rules.max_failures_total) ||
+         (rules.max_preemptions >= 0 && preemptions_ > 0 && preemptions_ >= rules.max_preemptions);
 }
 
 void World::check_launch(Attempt attempt) {
@@ -48,7 +83,7 @@ void World::check_free() {
   for (const SimGang& g : gangs_) {
     if (g.mpirun || g.workers) violated("the arena is freed under a living gang");
   }
-  if (finished_ > 0 && !stored_ && !cancel_asked_ && ready_ > 0)
+  if (!stored_ && ready_ > 0 && (!cancel_asked_ || durable_ < ready_))
     violated("the arena of an unfinished job is freed");
 }
 
@@ -56,7 +91,7 @@ void World::check_free() {
 void World::check_end(const AttemptEnd& end) {
   SimGang* g = gang(end.attempt.value);
   if (g == nullptr) {  // the launch failed, or never happened
-    if (end.outcome == Outcome::kFailed) count_setback(SimGang{}, end);
+    count_setback(SimGang{}, end);
     return;
   }
   if (g->mpirun || g->workers)
@@ -133,7 +168,9 @@ void World::count_setback(const SimGang& g, const AttemptEnd& end) {
   if (!failed) return;
   ++setbacks_;
   ++failures_total_;
-  failures_in_row_ = finished_ > end.first_step.value ? 0 : failures_in_row_ + 1;
+  failures_in_row_ = finished_ > finished_at_failure_ ? 0 : failures_in_row_;
+  failures_in_row_ += finished_ == end.first_step.value;
+  finished_at_failure_ = finished_;
   same_twice_ = last_failure_step_ == end.culprit.step.value && last_failure_ == end.culprit.reason;
   last_failure_step_ = end.culprit.step.value;
   last_failure_ = end.culprit.reason;
@@ -144,9 +181,10 @@ void World::check_stop(const Stop& stop) {
   for (const SimGang& g : gangs_) lives = lives || g.mpirun || g.workers;
   const bool gave_up = state_.history.attempt_open;
   if (gave_up) ++sights_.given_up;
+  steps_unseen_ = steps_unseen_ || gave_up;
   if (lives && !gave_up) violated("the job stopped and a gang goes on");
-  if (gave_up && interrupts_ < 3 && now_ - opened_ < plan_.rules.end_timeout)
-    violated("a gang was given up too early");
+  if (gave_up && interrupts_ < 3 && !hard_to_end_)
+    violated("a gang was given up that could be ended");
   const Accounting& accounting = state_.history.accounting;
   if (accounting.elapsed() - elapsed_before_ != now_ - opened_) {
     violated(fmt::format("the causes add up to {:.3f} s, {:.3f} s have elapsed",
@@ -172,12 +210,7 @@ void World::check_stop(const Stop& stop) {
     case JobState::kFailed:
       if (stop.exit_code == kExitDoNotRequeue) {
         ++sights_.do_not_requeue;
-        const bool services =
-            state_.history.last_failure_reason.find("service") != std::string::npos;
-        const bool finishes =
-            state_.history.last_failure_reason.find("finish") != std::string::npos;
-        if (setbacks_ == 0 && failures_total_ == 0 && preemptions_ == 0 && !services && !finishes)
-          violated("given up, but nothing has failed");
+        if (!may_be_given_up()) violated("given up within the budgets");
       } else if (!final_) {
         violated("refused, but no worker did");
       }

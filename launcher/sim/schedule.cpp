@@ -61,7 +61,7 @@ Schedule make_schedule(Rng& rng) {
   rules.startup_timeout = seconds(20);
   rules.backoff = rng.chance(4) ? Duration::zero() : Duration(seconds(1));
   rules.faults_count = rng.chance(4);
-  schedule.step_time = rng.ms(50, 1500);
+  schedule.step_time = rng.ms(50, 2500);
   schedule.reruns_a_failed_job = rng.chance(4);
   const std::int64_t count = rng.below(7);
   Duration at = rng.ms(0, 3000);

@@ -211,6 +211,8 @@ void World::inject_into_gang(FaultKind kind) {
 }
 
 void World::inject_into_job(FaultKind kind) {
+  hard_to_end_ = hard_to_end_ || kind == FaultKind::kUnkillable ||
+                 kind == FaultKind::kServiceWontStart || kind == FaultKind::kServiceSilent;
   switch (kind) {
     case FaultKind::kServiceKilled:
       return kill_service();

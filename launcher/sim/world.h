@@ -135,7 +135,7 @@ class World {
   void start_supervisor();
   void feed(supervisor::Event event);
   void tell(const SimGang& gang);
-  void poll();
+  void poll(bool with_end_of_gang = false);
   void perform(const supervisor::Effect& effect);
   void perform_start();
   void perform_launch(Attempt attempt);
@@ -147,10 +147,12 @@ class World {
 
   // The judge (judge.cpp): it looks at the doubles, not at what the core believes.
   void check_launch(Attempt attempt);
+  void note_failures(const supervisor::Decision& decision);
+  [[nodiscard]] bool may_be_given_up() const;
   void check_free();
   void check_end(const supervisor::AttemptEnd& end);
   void check_stop(const supervisor::Stop& stop);
-  void check_decision(const supervisor::Decision& decision);
+  void check_decision(const supervisor::Decision& decision, Attempt before);
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
   [[nodiscard]] std::string check_finally();
 
@@ -183,6 +185,7 @@ class World {
   int starts_fail_ = 0, starts_silent_ = 0, launches_fail_ = 0, traces_hang_ = 0,
       finishes_fail_ = 0, flushes_fail_ = 0, frees_fail_ = 0;
   Time unkillable_until_{};
+  bool hard_to_end_ = false;  // at some time it was unkillable, or the service could not be had
 
   // The journal and the supervisor.
   supervisor::History journal_;
@@ -209,11 +212,15 @@ class World {
       0;  // everything that may count against a budget, since the last explicit start
   std::int64_t failures_in_row_ = 0, failures_total_ = 0, preemptions_ = 0, forgiven_ = 0;
   bool final_ = false;  // 64..66, or 93 by this supervisor
+  std::int64_t finished_at_failure_ = 0;
+  std::int64_t failures_seen_ = 0;  // by the core, of any kind
+  std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
+  bool known_same_ = false;
+  std::string known_failure_;
   bool same_twice_ = false;
   std::int64_t last_failure_step_ = -1;
   std::string last_failure_;
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
-  bool gave_up_ = false;
 };
 
 }  // namespace surefoot::sim

@@ -1,0 +1,174 @@
+// Writing and restoring a checkpoint against what the disk does by itself, interleaved in one run:
+//
+//   write     all parts stored (digested, written, synced, linked) and published   against write(2)
+//   of the same bytes and fsync, as dd conv=fsync restore   all bytes read past the page cache and
+//   digested, into memory         against read(2) past the page cache into the same memory
+//
+//   checkpoint_bench [--mib 256] [--rounds 5] [--folder .]
+//
+// Prints bytes/s of both (medians) and their ratio; the goal is 0.9 or better. Order alternates, so
+// that a disk that gets slower hits both.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/store/file/file_store.h"
+#include "common/file.h"
+
+namespace surefoot {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::int64_t mib = 256;
+  int rounds = 5;
+  std::string folder = ".";
+};
+
+struct State {
+  CheckpointIdentity identity;
+  std::vector<std::byte> bytes;
+  std::vector<Digest> digests;
+};
+
+State make_state(std::int64_t mib) {
+  State state;
+  state.identity.job_id = "0123456789abcdef";
+  state.identity.attempt = Attempt{1};
+  state.identity.layout.add_section("parameters", DType::kF32, {{"weight", {mib, 1 << 18}, 0}});
+  state.bytes.resize(static_cast<std::size_t>(state.identity.layout.bytes));
+  std::mt19937_64 random(1);
+  for (std::size_t at = 0; at + 8 <= state.bytes.size(); at += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(state.bytes.data() + at, &word, 8);
+  }
+  for (std::int64_t chunk = 0; chunk < state.identity.layout.chunks(); ++chunk) {
+    const ByteRange range = chunk_bytes({chunk, chunk + 1}, state.identity.layout.bytes);
+    state.digests.push_back(
+        digest(std::span<const std::byte>(state.bytes).subspan(range.begin, range.size())));
+  }
+  return state;
+}
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "checkpoint_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+template <class Work>
+double time_of(const Work& work) {
+  const Time start = now();
+  work();
+  return seconds(now() - start);
+}
+
+void plain_write(const fs::path& path, std::span<const std::byte> bytes) {
+  const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::write(fd.get(), bytes.data(), std::min<std::size_t>(bytes.size(), 4 << 20));
+    if (count <= 0) fail("cannot write " + path.string());
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  if (::fsync(fd.get()) != 0) fail("cannot sync " + path.string());
+}
+
+void plain_read(const fs::path& path, std::span<std::byte> into) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  (void)::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  while (!into.empty()) {
+    const ssize_t count =
+        ::read(fd.get(), into.data(), std::min<std::size_t>(into.size(), 4 << 20));
+    if (count <= 0) fail("cannot read " + path.string());
+    into = into.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void write_checkpoint(CheckpointStore& checkpoints, State& state, std::int64_t step) {
+  state.identity.step = Step{step};
+  const auto stored = checkpoints.store_part(state.identity, 0, 1, state.bytes, state.digests, {});
+  if (!stored) fail(stored.error().message);
+  const auto published = checkpoints.try_publish(Step{step}, Attempt{1}, 0, 1, std::nullopt, {});
+  if (published.outcome != PublishOutcome::kPublished) fail(published.reason);
+}
+
+void restore(CheckpointStore& checkpoints, std::int64_t step, std::span<std::byte> into) {
+  const auto manifest = checkpoints.read_manifest(Step{step}, {});
+  if (!manifest) fail(manifest.error().message);
+  if (const auto loaded = checkpoints.load(*manifest, into, {}); !loaded)
+    fail(loaded.error().message);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void print(const char* what, std::int64_t bytes, const std::vector<double>& ours,
+           const std::vector<double>& plain) {
+  const double a = static_cast<double>(bytes) / median(ours);
+  const double b = static_cast<double>(bytes) / median(plain);
+  std::printf("%-8s %8.0f MB/s   plain %8.0f MB/s   ratio %.2f\n", what, a / 1e6, b / 1e6, a / b);
+}
+
+// Runs both, in an order that alternates.
+template <class Ours, class Plain>
+void pair(int round, std::vector<double>& ours, std::vector<double>& plain, const Ours& run_ours,
+          const Plain& run_plain) {
+  if (round % 2 == 1) plain.push_back(time_of(run_plain));
+  ours.push_back(time_of(run_ours));
+  if (round % 2 == 0) plain.push_back(time_of(run_plain));
+}
+
+void run(const Options& options) {
+  const fs::path folder =
+      fs::path(options.folder) / ("checkpoint-bench-" + std::to_string(::getpid()));
+  auto store = FileStore::open(folder / "store");
+  if (!store) fail(store.error().message);
+  State state = make_state(options.mib);
+  CheckpointStore checkpoints(**store, state.identity.job_id);
+  std::vector<std::byte> into(state.bytes.size());
+  std::vector<double> write_ours, write_plain, read_ours, read_plain;
+  const fs::path plain = folder / "plain";
+  for (int round = 0; round < options.rounds; ++round) {
+    pair(
+        round, write_ours, write_plain, [&] { write_checkpoint(checkpoints, state, round + 1); },
+        [&] { plain_write(plain, state.bytes); });
+    pair(
+        round, read_ours, read_plain, [&] { restore(checkpoints, round + 1, into); },
+        [&] { plain_read(plain, into); });
+    if (into != state.bytes) fail("what was restored differs");
+    if (auto removed = checkpoints.remove_step(Step{round + 1}, {}); !removed)
+      fail(removed.error().message);
+    fs::remove(plain);
+  }
+  fs::remove_all(folder);
+  print("write", state.identity.layout.bytes, write_ours, write_plain);
+  print("restore", state.identity.layout.bytes, read_ours, read_plain);
+}
+
+}  // namespace
+}  // namespace surefoot
+
+int main(int count, char** arguments) {
+  surefoot::Options options;
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string flag = arguments[i];
+    if (flag == "--mib") options.mib = std::max(1L, std::atol(arguments[i + 1]));
+    if (flag == "--rounds") options.rounds = std::max(1, std::atoi(arguments[i + 1]));
+    if (flag == "--folder") options.folder = arguments[i + 1];
+  }
+  surefoot::run(options);
+  return 0;
+}

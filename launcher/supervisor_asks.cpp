@@ -1,0 +1,126 @@
+// What the user, the machine and the clock ask for.
+#include <algorithm>
+
+#include "launcher/supervisor_machine.h"
+
+namespace surefoot::supervisor {
+namespace {
+
+// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
+// is READY already. The same goes for an evaluation.
+bool worth_a_drain(Stage stage) {
+  return stage == Stage::kStepping || stage == Stage::kFinishing;
+}
+
+}  // namespace
+
+void Machine::on(const Interrupted&) {
+  ++s_.interrupts;
+  stop_when_free(kExitInterrupted, JobState::kInterrupted, "interrupted");
+  switch (s_.doing) {
+    case Doing::kStartingService:
+    case Doing::kBackingOff:
+      if (!s_.history.attempt_open) return close("interrupted while nothing runs");
+      return proceed("interrupted before a gang left behind was ended");
+    case Doing::kRunning:
+      if (!worth_a_drain(s_.stage))
+        return end_gang(Outcome::kEnded,
+                        "interrupted outside of a step: the newest one is safe already");
+      return drain(Outcome::kEnded, s_.now + rules_.drain_timeout,
+                   "interrupted: all leave after the step in hand");
+    case Doing::kDraining:
+    case Doing::kCollecting:
+      if (s_.interrupts < 2) return because("interrupted: the gang is to leave already");
+      return end_gang(s_.leftover ? Outcome::kAbandoned : s_.verdict.value_or(Outcome::kEnded),
+                      "interrupted again: the gang is ended now");
+    case Doing::kFinishing:
+      if (s_.interrupts < 2)
+        return because("interrupted: the job is all but done, once more leaves now");
+      return close("interrupted again while the job was finished");
+    case Doing::kEnding:
+      if (s_.interrupts < 3) return because("interrupted: the gang is being ended");
+      return leave("interrupted for the third time; a gang may be left");
+    case Doing::kClosing:
+      if (s_.interrupts < 2)
+        return because("interrupted: the job is closing, once more leaves now");
+      return leave("interrupted again while the job was closing");
+    default:
+      return ignore("nothing to interrupt");
+  }
+}
+
+void Machine::on(const NoticeReceived& e) {
+  if (s_.notice || stopping()) return ignore("the job is to stop already");
+  s_.notice = true;
+  const Time latest = s_.now + rules_.drain_timeout;
+  const Time leaves = e.leaves ? std::clamp(*e.leaves, s_.now, latest) : latest;
+  stop_when_free(kExitInterrupted, JobState::kInterrupted, "the machine goes");
+  switch (s_.doing) {
+    case Doing::kStartingService:
+    case Doing::kBackingOff:
+      if (!s_.history.attempt_open) return close("the machine goes and nothing runs on it");
+      return proceed("the machine goes before a gang left behind was ended");
+    case Doing::kRunning:
+      if (!worth_a_drain(s_.stage))
+        return end_gang(Outcome::kPreempted,
+                        "the machine goes outside of a step: the newest one is safe already");
+      return drain(Outcome::kPreempted, leaves,
+                   "the machine goes: all leave after the step in hand");
+    case Doing::kDraining:
+      s_.deadline = std::min(s_.deadline, leaves);
+      break;
+    default:
+      break;
+  }
+  because("the machine goes");
+}
+
+void Machine::on(const CancelAsked&) {
+  if (s_.stop.state == JobState::kCancelled) return ignore("the job is being cancelled already");
+  if (s_.stop.state == JobState::kDone) return ignore("the job is done");
+  stop_when_free(kExitDoNotRequeue, JobState::kCancelled, "the job was cancelled");
+  if (s_.doing == Doing::kEnding) return because("cancelled: the gang is being ended");
+  if (s_.doing == Doing::kClosing)
+    return because("cancelled: the arena is freed once it is stored");
+  if (s_.history.attempt_open) {
+    if (s_.leftover && !gang_may_run()) open_attempt_end();
+    return end_gang(s_.leftover ? Outcome::kAbandoned : Outcome::kEnded,
+                    "cancelled: the gang is ended now");
+  }
+  close("cancelled");
+}
+
+void Machine::on(const TimerFired&) {
+  if (!s_.service_up && s_.now >= s_.service_deadline) {
+    if (s_.service_asked) return service_failed("it did not answer in time");
+    start_service();
+    return because("the service is started once more", false);
+  }
+  if (s_.now < deadline(s_)) return ignore("no deadline has passed");
+  switch (s_.doing) {
+    case Doing::kRunning:
+      return hang();
+    case Doing::kDraining:
+      return end_gang(s_.verdict.value_or(Outcome::kEnded), "not drained in time");
+    case Doing::kCollecting:
+      return end_gang(Outcome::kHung, "the traces took too long");
+    case Doing::kEnding:
+      if (s_.now >= s_.end_limit) return give_up_ending();
+      s_.deadline = s_.now + rules_.end_retry;
+      perform(EndGang{s_.history.attempt});
+      return because("the gang is not known to be gone: once more", false);
+    case Doing::kBackingOff:
+      s_.history.accounting.spend(Cause::kBackoff, s_.now);
+      return proceed("the pause is over");
+    case Doing::kFinishing:
+      return on(FinishFailed{"it took longer than hang_timeout"});
+    case Doing::kClosing:
+      s_.stop.line += s_.freeing ? "; its memory could not be freed in time"
+                                 : "; the newest step is in memory only: not stored in time";
+      return leave("the service did not close in time");
+    default:
+      return ignore("no deadline has passed");
+  }
+}
+
+}  // namespace surefoot::supervisor
