@@ -32,6 +32,7 @@ constexpr Duration kPollEarly = 20ms;
 constexpr Duration kStatusPatience = 200ms;
 constexpr Duration kLastWords =
     2s;  // a busy machine must not cost the steps and reasons of a gang that has ended
+constexpr Duration kServiceReturns = 5s;  // a new service answers in a quarter of a second
 constexpr Duration kServiceSilence =
     5s;  // arbitrary; a service whose process is gone is noticed at once
 constexpr Duration kSaveInterval = 5s;
@@ -117,6 +118,7 @@ class Driver {
   Observer observer_;
   std::optional<Gang> gang_;
   bool gang_exit_told_ = false;
+  std::optional<Time> gang_exit_seen_;
   bool worker_seen_ = false;
 
   std::optional<service::StatusReply> status_;  // the last answer
@@ -264,6 +266,7 @@ void Driver::launch(Attempt attempt, std::int64_t action) {
   gang_.reset();
   if (gang) gang_ = std::move(*gang);
   gang_exit_told_ = false;
+  gang_exit_seen_.reset();
   worker_seen_ = false;
   observer_.follow(attempt, settings_.job.resources().workers_per_node().max());
   next_poll_ = now();
@@ -316,6 +319,8 @@ Status Driver::take_outcomes() {
       answered_ = next_poll_ = now();
       service_ = {};
     }
+    // Ranks that outlived mpirun may have finished steps that nobody has told yet.
+    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up) ask_service(kLastWords);
     outcome.event->at = now();
     events_.push_back(std::move(*outcome.event));
   }
@@ -323,6 +328,11 @@ Status Driver::take_outcomes() {
 }
 
 void Driver::ask_service(Duration patience) {
+  if (service_.pid != 0 && !is_alive(service_)) {
+    spdlog::warn("the service is gone");
+    service_ = {};
+    return post(core::ServiceLost{});
+  }
   service::Request request;
   request.mutable_status()->set_records_from(records_next_);
   auto reply = client_.call(std::move(request), now() + patience);
@@ -365,11 +375,17 @@ void Driver::look_at_gang() {
   if (!gang_ || gang_exit_told_) return;
   const auto exit = gang_->poll();
   if (!exit) return;
-  gang_exit_told_ = true;
-  if (!state_.history.attempt_open) return;
+  if (!state_.history.attempt_open) {
+    gang_exit_told_ = true;
+    return;
+  }
   // The last steps and the last words of the ranks come first: they finished before it ended.
   status_.reset();
   if (state_.service_up) ask_service(kLastWords);
+  // A service that died with the gang is on its way back, and the arena has kept what it will say.
+  if (!gang_exit_seen_) gang_exit_seen_ = now();
+  if (!status_ && now() - *gang_exit_seen_ < kServiceReturns) return;
+  gang_exit_told_ = true;
   GangEndFacts facts;
   facts.attempt = state_.history.attempt;
   facts.mpirun = *exit;

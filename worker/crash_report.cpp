@@ -2,6 +2,7 @@
 
 #include <execinfo.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -49,6 +50,12 @@ void install_crash_report() {
 void install_drain_signals() {
   handle(SIGUSR1, on_drain, SA_RESTART);
   handle(SIGTERM, on_drain, SA_RESTART);
+}
+
+bool die_with_parent() {
+  const pid_t parent = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return parent != 1 && ::getppid() == parent;
 }
 
 bool drain_signalled() { return drain_asked.load(std::memory_order_relaxed); }

@@ -11,4 +11,8 @@ void install_crash_report();
 void install_drain_signals();
 [[nodiscard]] bool drain_signalled();
 
+// This process is ended (SIGKILL) when its parent, mpirun or its daemon, has ended, also by SIGKILL: no rank trains on alone. False: the parent is
+// gone already.
+[[nodiscard]] bool die_with_parent();
+
 }  // namespace surefoot

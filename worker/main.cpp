@@ -165,6 +165,8 @@ int run(int argc, char** argv) {
   worker.options = std::move(*options);
   redirect_output(worker.options);
   init_log(fmt::format("worker {}/{}@{}", worker.options.attempt, worker.options.rank, host_name()));
+  // Without mpirun (a world of one) the parent is whoever typed the command.
+  if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr && !die_with_parent()) return kExitRestart;
   install_crash_report();
   install_drain_signals();
   export_standard_variables(worker.options);
