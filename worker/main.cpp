@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "checkpoint/arena_space.h"
 #include "collectives/collectives.h"
 #include "collectives/mpi/mpi_communicator.h"
 #include "common/log.h"
@@ -92,6 +93,10 @@ Time startup_deadline(const Worker& worker) {
 }
 
 Status start_service(Worker& worker, Time deadline) {
+  // The supervisor has looked before it launched.
+  if (!worker.options.supervised()) {
+    SUREFOOT_TRY(check_arena_base(worker.job.job.checkpoint().arena(), worker.options.world_size));
+  }
   SUREFOOT_ASSIGN(worker.request.job_id, worker.directory.job_id(worker.job.job.name()));
   ServiceClient client(arena_folder(worker.job.job.checkpoint().arena(), worker.request.job_id), worker.request.job_id);
   ServiceLaunch launch;
@@ -180,6 +185,8 @@ int run(int argc, char** argv) {
   // The service is started before MPI, whose library leaves descriptors and handlers behind that no other process should get.
   Status started;
   if (worker.options.local_rank == 0) started = start_service(worker, startup_deadline(worker));
+  // Without room for MPI's own files the others could not even be told.
+  if (!started && started.error().code == Code::kNoSpace) leave(worker, started.error());
   auto communicator = MpiCommunicator::open(startup_deadline(worker));
   if (!communicator) leave(worker, communicator.error());
   worker.communicator = std::move(*communicator);
