@@ -16,6 +16,8 @@ void World::start_supervisor() {
   user_stops_ = cancel_asked_ = final_ = false;
   interrupts_ = 0;
   if (life_ > 1) ++sights_.resumes;
+  known_step_ = journal_.finished_step.value;
+  known_row_ = journal_.failures_in_row;
   if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
                                                // user starts it all the same
     same_twice_ = false;
