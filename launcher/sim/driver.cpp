@@ -13,7 +13,7 @@ void World::start_supervisor() {
   records_read_ = 0;
   opened_ = now_;
   elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = false;
+  user_stops_ = cancel_asked_ = final_ = rightly_given_up_ = false;
   interrupts_ = 0;
   if (life_ > 1) ++sights_.resumes;
   known_step_ = journal_.finished_step.value;
