@@ -320,7 +320,8 @@ Status Driver::take_outcomes() {
       service_ = {};
     }
     // Ranks that outlived mpirun may have finished steps that nobody has told yet.
-    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up) ask_service(kLastWords);
+    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up)
+      ask_service(kLastWords);
     outcome.event->at = now();
     events_.push_back(std::move(*outcome.event));
   }

@@ -253,7 +253,9 @@ int run_verb(const RunArguments& arguments) {
   if (!faults) return complain(faults.error());
   request.faults = std::move(*faults);
   const config::Resources& resources = request.job.resources();
-  if (Status room = check_arena_base(request.job.checkpoint().arena(), resources.workers_per_node().max()); !room)
+  if (Status room =
+          check_arena_base(request.job.checkpoint().arena(), resources.workers_per_node().max());
+      !room)
     return complain(room.error());
   if (arguments.fresh) {
     if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
