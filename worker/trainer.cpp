@@ -28,11 +28,12 @@ ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_b
   return options;
 }
 
-std::unique_ptr<Reducer> make_reducer(const Trainer::Parts& parts, std::int64_t micro_batches) {
+Result<std::unique_ptr<Reducer>> make_reducer(const Trainer::Parts& parts,
+                                              std::int64_t micro_batches, Time deadline) {
   const ReducerOptions options = reducer_options(parts, micro_batches);
-  return parts.request.job->train().reduction() == config::Train::fast
-             ? make_fast_reducer(parts.communicator, options)
-             : make_tree_reducer(parts.communicator, options);
+  if (parts.request.job->train().reduction() == config::Train::fast)
+    return make_fast_reducer(parts.communicator, options);
+  return connect_tree_reducer(parts.communicator, options, deadline);
 }
 
 std::uint64_t first_word(const Digest& digest) {
@@ -69,7 +70,6 @@ Trainer::Trainer(Parts parts)
       order_(static_cast<std::uint64_t>(train_.seed()), parts.dataset.size(Split::kTrain)),
       schedule_(Schedule::of(train_)),
       optimizer_(train_.optimizer(), parts.model.decayed()),
-      reducer_(make_reducer(parts, micro_batches_)),
       snapshotter_(*parts.session.arena, parts.session.attempt, parts.session.place.local_rank,
                    parts.session.place.local_size),
       batch_(parts.dataset, train_.micro_batch_size()),
@@ -106,6 +106,7 @@ Result<Outcome> Trainer::run() {
 }
 
 Status Trainer::start() {
+  SUREFOOT_ASSIGN(reducer_, make_reducer(parts_, micro_batches_, step_deadline()));
   if (parts_.session.slot < 0) {
     SUREFOOT_TRY(write_step_zero());
   } else {

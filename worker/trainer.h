@@ -77,7 +77,7 @@ class Trainer {
   SampleOrder order_;
   Schedule schedule_;
   Optimizer optimizer_;
-  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Reducer> reducer_;  // from start() on: all ranks make it together
   Snapshotter snapshotter_;
   BatchBuffer batch_;
   std::vector<std::int64_t> indices_;
