@@ -74,7 +74,7 @@ struct PartHeader {
 // The bytes before the payload: 8 bytes little-endian length, JSON, spaces up to a multiple of 4096
 // in all (so the payload is aligned). Equal headers give equal bytes.
 [[nodiscard]] std::string encode_part_header(const PartHeader& header);
-// `bytes`: the whole header, as long as header_bytes() says. kCorrupt says what is wrong.
+// `bytes`: the whole header, as long as part_header_bytes() says. kCorrupt says what is wrong.
 [[nodiscard]] Result<PartHeader> parse_part_header(std::string_view bytes);
 // From the first 8 bytes of an object of `object_bytes`: the bytes before the payload. kCorrupt: no
 // such header fits.

@@ -32,6 +32,7 @@ constexpr Duration kPollEarly = 20ms;
 constexpr Duration kStatusPatience = 200ms;
 constexpr Duration kLastWords =
     2s;  // a busy machine must not cost the steps and reasons of a gang that has ended
+constexpr Duration kServiceReturns = 5s;  // a new service answers in a quarter of a second
 constexpr Duration kServiceSilence =
     5s;  // arbitrary; a service whose process is gone is noticed at once
 constexpr Duration kSaveInterval = 5s;
@@ -96,7 +97,6 @@ class Driver {
   void ask_service(Duration patience);
   void take_answer(const service::StatusReply& status, Time at);
   void look_at_gang();
-  void narrate();
   Status save_now_and_then();
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
@@ -118,11 +118,10 @@ class Driver {
   Observer observer_;
   std::optional<Gang> gang_;
   bool gang_exit_told_ = false;
+  std::optional<Time> gang_exit_seen_;
   bool worker_seen_ = false;
 
   std::optional<service::StatusReply> status_;  // the last answer
-  std::vector<MetricRecord> narrate_;           // metrics that were not told yet
-  bool news_ = false;
   ProcessId service_;
   Time answered_{};
   Time next_poll_{};
@@ -195,7 +194,7 @@ Result<int> Driver::run() {
     if (state_.service_up && now() >= next_poll_) ask_service(kStatusPatience);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
-    narrate();
+    narration_.show(state_, now());
     if (now() >= core::deadline(state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
@@ -241,7 +240,7 @@ Status Driver::decide_one(const core::Event& event) {
     SUREFOOT_ASSIGN(actions, journal_.record(event, decision));
     spdlog::info("{}: {}", core::name(event), decision.reason);
   }
-  narration_.decided(event, state_, decision.reason);
+  narration_.decided(event, decision.reason);
   for (std::size_t i = 0; i < decision.effects.size(); ++i) {
     spdlog::info("  -> {}", core::name(decision.effects[i]));
     narration_.effect(decision.effects[i]);
@@ -267,6 +266,7 @@ void Driver::launch(Attempt attempt, std::int64_t action) {
   gang_.reset();
   if (gang) gang_ = std::move(*gang);
   gang_exit_told_ = false;
+  gang_exit_seen_.reset();
   worker_seen_ = false;
   observer_.follow(attempt, settings_.job.resources().workers_per_node().max());
   next_poll_ = now();
@@ -281,12 +281,6 @@ void Driver::launch(Attempt attempt, std::int64_t action) {
   }
   if (Status noted = journal_.done(action, outcome); !noted)
     spdlog::warn("{}", noted.error().message);
-}
-
-// After the core has heard of it, so that what is shown is one moment.
-void Driver::narrate() {
-  if (!std::exchange(news_, false) || !status_) return;
-  narration_.answered(*status_, std::exchange(narrate_, {}), state_, answered_);
 }
 
 bool Driver::early() const {
@@ -325,6 +319,9 @@ Status Driver::take_outcomes() {
       answered_ = next_poll_ = now();
       service_ = {};
     }
+    // Ranks that outlived mpirun may have finished steps that nobody has told yet.
+    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up)
+      ask_service(kLastWords);
     outcome.event->at = now();
     events_.push_back(std::move(*outcome.event));
   }
@@ -332,6 +329,11 @@ Status Driver::take_outcomes() {
 }
 
 void Driver::ask_service(Duration patience) {
+  if (service_.pid != 0 && !is_alive(service_)) {
+    spdlog::warn("the service is gone");
+    service_ = {};
+    return post(core::ServiceLost{});
+  }
   service::Request request;
   request.mutable_status()->set_records_from(records_next_);
   auto reply = client_.call(std::move(request), now() + patience);
@@ -360,9 +362,8 @@ void Driver::take_answer(const service::StatusReply& status, Time at) {
   }
   for (core::Event& event : observer_.observe(status, worker_seen(), at))
     events_.push_back(std::move(event));
-  narrate_.insert(narrate_.end(), metrics.begin(), metrics.end());
+  narration_.answered(status, metrics);
   status_ = status;
-  news_ = true;
 }
 
 bool Driver::worker_seen() {
@@ -375,11 +376,17 @@ void Driver::look_at_gang() {
   if (!gang_ || gang_exit_told_) return;
   const auto exit = gang_->poll();
   if (!exit) return;
-  gang_exit_told_ = true;
-  if (!state_.history.attempt_open) return;
+  if (!state_.history.attempt_open) {
+    gang_exit_told_ = true;
+    return;
+  }
   // The last steps and the last words of the ranks come first: they finished before it ended.
   status_.reset();
   if (state_.service_up) ask_service(kLastWords);
+  // A service that died with the gang is on its way back, and the arena has kept what it will say.
+  if (!gang_exit_seen_) gang_exit_seen_ = now();
+  if (!status_ && now() - *gang_exit_seen_ < kServiceReturns) return;
+  gang_exit_told_ = true;
   GangEndFacts facts;
   facts.attempt = state_.history.attempt;
   facts.mpirun = *exit;
@@ -409,7 +416,10 @@ void block_signals() {
 }
 
 Result<int> supervise(const DriverSettings& settings, Journal& journal, Console& console) {
-  return Driver(settings, journal, console).run();
+  auto code = Driver(settings, journal, console).run();
+  if (code) return code;
+  return error(code.error().code, "{}; what runs goes on, `surefoot resume {}` takes it up again",
+               code.error().message, settings.directory.root.string());
 }
 
 }  // namespace surefoot

@@ -58,8 +58,7 @@ std::string doing_text(const core::State& state) {
 
 }  // namespace
 
-void Narration::decided(const core::Event& event, const core::State& state,
-                        std::string_view reason) {
+void Narration::decided(const core::Event& event, std::string_view reason) {
   if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {
     const Step newest = std::max(answered->ready, answered->durable);
     if (!opened_ && newest.value > 0) {
@@ -69,7 +68,7 @@ void Narration::decided(const core::Event& event, const core::State& state,
     }
     opened_ = true;
   } else if (std::holds_alternative<core::ServiceLost>(event.what)) {
-    console_.event(fmt::format("{}", reason));
+    console_.event("the checkpoint service is gone or does not answer: starting one");
   } else if (const auto* failed = std::get_if<core::ServiceStartFailed>(&event.what)) {
     console_.warning("the checkpoint service does not start: " + failed->message);
   } else if (const auto* left = std::get_if<core::GangNotEnded>(&event.what)) {
@@ -83,7 +82,6 @@ void Narration::decided(const core::Event& event, const core::State& state,
   } else if (std::holds_alternative<core::CancelAsked>(event.what)) {
     console_.warning(fmt::format("cancelled: {}", reason));
   }
-  show(state, event.at);
 }
 
 void Narration::effect(const core::Effect& effect) {
@@ -133,8 +131,7 @@ void Narration::learn(const MetricRecord& metric) {
 }
 
 void Narration::answered(const service::StatusReply& status,
-                         const std::vector<MetricRecord>& metrics, const core::State& state,
-                         Time at) {
+                         const std::vector<MetricRecord>& metrics) {
   for (const MetricRecord& metric : metrics) learn(metric);
   progress_.snapshot = Step{status.ready_step()};
   if (status.durable_step() > progress_.checkpoint.value && progress_.checkpoint.value >= 0) {
@@ -143,7 +140,6 @@ void Narration::answered(const service::StatusReply& status,
   progress_.checkpoint = Step{status.durable_step()};
   progress_.checkpoint_age_seconds = status.durable_age_seconds();
   progress_.storing = Step{status.storing_step()};
-  show(state, at);
 }
 
 void Narration::show(const core::State& state, Time at) {

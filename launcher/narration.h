@@ -21,17 +21,16 @@ class Narration {
     progress_.max_steps = max_steps;
   }
 
-  void decided(const supervisor::Event& event, const supervisor::State& state,
-               std::string_view reason);
+  void decided(const supervisor::Event& event, std::string_view reason);
   void effect(const supervisor::Effect& effect);
   // An answer of the service and the metrics in it.
-  void answered(const service::StatusReply& status, const std::vector<MetricRecord>& metrics,
-                const supervisor::State& state, Time at);
+  void answered(const service::StatusReply& status, const std::vector<MetricRecord>& metrics);
+  // The progress line, once the core has heard of all that was told here.
+  void show(const supervisor::State& state, Time at);
   void warning(const std::string& text) { console_.warning(text); }
 
  private:
   void learn(const MetricRecord& metric);
-  void show(const supervisor::State& state, Time at);
 
   Console& console_;
   int workers_;

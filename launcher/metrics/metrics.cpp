@@ -181,6 +181,21 @@ std::vector<MetricRecord> latest_metrics(std::string_view jsonl) {
   return metrics;
 }
 
+std::vector<MetricRecord> read_metrics(const std::filesystem::path& folder) {
+  constexpr off_t kEnd = 256 * 1024;
+  const Fd fd(::open((folder / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) return {};
+  if (info.st_size <= 2 * kEnd)
+    return latest_metrics(tail_of(fd.get(), info.st_size, info.st_size));
+  std::string text(static_cast<std::size_t>(kEnd), '\0');
+  text.resize(static_cast<std::size_t>(
+      std::max<ssize_t>(::pread(fd.get(), text.data(), text.size(), 0), 0)));
+  // The two lines that are cut are no lines of the format any more, once they do not join.
+  text += "\n" + tail_of(fd.get(), info.st_size, kEnd);
+  return latest_metrics(text);
+}
+
 Result<std::unique_ptr<MetricsWriter>> MetricsWriter::open(const std::filesystem::path& folder) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);

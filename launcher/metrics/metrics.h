@@ -44,6 +44,10 @@ struct MetricRecord {
 // one that a crash cut short: left out.
 [[nodiscard]] std::vector<MetricRecord> latest_metrics(std::string_view jsonl);
 
+// latest_metrics() of `<folder>/metrics.jsonl`; of a long file only what stands in its first and
+// last 256 KiB, which takes a few milliseconds however long it is. No file: none.
+[[nodiscard]] std::vector<MetricRecord> read_metrics(const std::filesystem::path& folder);
+
 class MetricsWriter {
  public:
   // Makes the folder where needed. A last line that was cut short by a crash is removed.

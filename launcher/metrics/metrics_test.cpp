@@ -174,6 +174,22 @@ TEST_F(Metrics, GoesOnAfterALineThatACrashCutShort) {
   EXPECT_THAT(keys(latest_metrics(lines())), ElementsAre("1/1", "1/2"));
 }
 
+TEST_F(Metrics, ReadBothEndsOfALongFile) {
+  auto writer = *MetricsWriter::open(folder_);
+  std::vector<MetricRecord> all;
+  for (int step = 1; step <= 4000; ++step) all.push_back(train(1, step, 1.0 / step));
+  ASSERT_TRUE(writer->append(all));
+  ASSERT_GT(std::filesystem::file_size(folder_ / "metrics.jsonl"), 600 * 1024u);
+  const auto ends = read_metrics(folder_);
+  EXPECT_LT(ends.size(), 4000u);
+  EXPECT_GT(ends.size(), 1000u);
+  EXPECT_EQ(ends.front().record.step, 1);
+  EXPECT_EQ(ends.back().record.step, 4000);
+  for (const auto& metric : ends)
+    EXPECT_EQ(metric.record.loss, 1.0 / static_cast<double>(metric.record.step));
+  EXPECT_TRUE(read_metrics(folder_ / "none").empty());
+}
+
 TEST_F(Metrics, SkipsAForeignLineWhenReading) {
   EXPECT_TRUE(latest_metrics("{\"kind\":\"train\"}\nhello\n[]\n{\"kind\":3}\n").empty());
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/arena_space.h"
 #include "checkpoint/service_client.h"
 #include "common/file.h"
 #include "common/process.h"
@@ -39,6 +40,15 @@ Programs programs() {
   return {folder / "surefoot-worker", folder / "surefoot-node"};
 }
 
+Status check_programs() {
+  const Programs needed = programs();
+  for (const fs::path& program : {needed.worker, needed.node}) {
+    if (!fs::exists(program))
+      return error(Code::kNotFound, "{} is missing: it belongs beside surefoot", program.string());
+  }
+  return {};
+}
+
 // What all modules log goes to logs/supervisor.log: the terminal belongs to the progress line.
 void log_to_file(const JobDirectory& directory) {
   std::error_code failed;
@@ -55,16 +65,12 @@ void log_to_file(const JobDirectory& directory) {
   }
 }
 
-JobReport report_of(const JobDirectory& directory, const JournalView& view, Step max_steps) {
-  auto metrics = read_file(directory.metrics() / "metrics.jsonl");
-  return make_report(view, latest_metrics(metrics ? *metrics : ""), directory.root.string(),
-                     max_steps);
-}
-
 int show_report(const Request& request, Console& console, int code) {
   auto view = read_journal(request.directory.root);
   if (!view) return complain(view.error());
-  JobReport report = report_of(request.directory, *view, Step{request.job.train().max_steps()});
+  JobReport report =
+      make_report(*view, read_metrics(request.directory.metrics()), request.directory.root.string(),
+                  Step{request.job.train().max_steps()});
   if (report.exit_code < 0) report.exit_code = code;
   console.clear();
   console.print("\n" + summary_screen(report, console.color()));
@@ -75,8 +81,8 @@ int show_report(const Request& request, Console& console, int code) {
 
 // Keys that decide the weights may not change in the middle of a job. The workers' service checks
 // it again, data included; here it costs no launch.
-Status check_changes(const Request& request, const supervisor::History& history) {
-  if (history.finished_step.value == 0 || request.accept_changes) return {};
+Status check_changes(const Request& request, const supervisor::History& history, Console& console) {
+  if (history.finished_step.value == 0) return {};
   LoadOptions options;
   options.check_files = false;
   const LoadOutcome was = load_job(request.directory.job_file(), options);
@@ -86,10 +92,14 @@ Status check_changes(const Request& request, const supervisor::History& history)
   if (!before || !after || before->hash == after->hash) return {};
   std::string changed;
   for (const std::string& line : differences(before->lines, after->lines)) changed += "\n  " + line;
+  if (request.accept_changes) {
+    console.warning("going on with changes that decide the weights:" + changed);
+    return {};
+  }
   return error(Code::kInvalid,
                "{} has finished {} steps with other values of what decides its weights:{}\nPut "
-               "them back, or start anew with --fresh, or go on "
-               "with --accept-changes",
+               "them back, start anew with --fresh, or go on with "
+               "--accept-changes",
                request.directory.root.string(), history.finished_step, changed);
 }
 
@@ -99,6 +109,7 @@ bool is_finished(const supervisor::History& history, const config::Job& job) {
 }
 
 Result<int> run_job(const Request& request, Console& console) {
+  SUREFOOT_TRY(check_programs());
   SUREFOOT_ASSIGN(const std::string id, request.directory.job_id(request.job.name()));
   SUREFOOT_ASSIGN(auto journal, Journal::open(request.directory.root, id, request.job.name()));
   const supervisor::History& history = journal->history();
@@ -107,7 +118,7 @@ Result<int> run_job(const Request& request, Console& console) {
                               request.job.name(), history.finished_step));
     return kExitOk;
   }
-  SUREFOOT_TRY(check_changes(request, history));
+  SUREFOOT_TRY(check_changes(request, history, console));
   DriverSettings settings;
   settings.job = request.job;
   settings.directory = request.directory;
@@ -241,6 +252,11 @@ int run_verb(const RunArguments& arguments) {
   auto faults = fault_texts(arguments.faults, request.job);
   if (!faults) return complain(faults.error());
   request.faults = std::move(*faults);
+  const config::Resources& resources = request.job.resources();
+  if (Status room =
+          check_arena_base(request.job.checkpoint().arena(), resources.workers_per_node().max());
+      !room)
+    return complain(room.error());
   if (arguments.fresh) {
     if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
   }

@@ -5,7 +5,6 @@
 
 #include "checkpoint/arena.h"
 #include "checkpoint/service_client.h"
-#include "common/file.h"
 #include "launcher/report.h"
 #include "launcher/verbs/verbs.h"
 
@@ -33,9 +32,8 @@ int status_verb(const StatusArguments& arguments) {
   if (!found) return complain(found.error());
   auto view = read_journal(found->directory.root, 0);
   if (!view) return complain(view.error());
-  auto metrics = read_file(found->directory.metrics() / "metrics.jsonl");
   JobReport report =
-      make_report(*view, latest_metrics(metrics ? *metrics : ""), found->directory.root.string(),
+      make_report(*view, read_metrics(found->directory.metrics()), found->directory.root.string(),
                   Step{found->job.train().max_steps()});
   report.service = ask_service(*found);
   // The journal learns of steps every few seconds, the service of each.
