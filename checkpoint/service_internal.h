@@ -135,7 +135,8 @@ class ServiceImpl final : public Service {
   std::map<int, Upload> uploads_;  // by slot
   std::set<int> held_;             // slots pinned by flush or finish
   std::optional<Step> in_hand_;    // being written now
-  std::optional<Step> durable_;
+  std::optional<Step> durable_;    // published
+  std::optional<Step> verified_;   // ... and read back in this life: what freeing memory relies on
   Time durable_at_{};
   std::optional<Time> newest_checkpoint_;
   bool store_seen_ = false;
