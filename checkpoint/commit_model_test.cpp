@@ -46,7 +46,6 @@ Scenario one_step() {
 // They are late: step 2 is published already, so the deleter takes their parts for left-overs.
 Scenario late_set() {
   Scenario scenario{"late set"};
-  scenario.start.steps[0] = published(1, 2);
   scenario.start.steps[2] = published(1, 2);
   scenario.plans = {std::vector<int>{1}, {1}};
   scenario.final_step = 2;
