@@ -152,6 +152,7 @@ class ServiceImpl final : public Service {
   int flush_failures_ = 0;
   Time flush_not_before_{};
   Time last_visit_;
+  Time last_question_{};
   Time last_supervisor_;
   Time gang_expected_until_{};
   std::vector<Ending> endings_;

@@ -15,6 +15,7 @@ constexpr Duration kPublishPatience = std::chrono::minutes(10);  // as Rule (del
 constexpr int kFinishTries = 4;
 // An unsupervised gang that is gone without the job being done: mpirun may be run again at once.
 constexpr Duration kGraceAfterGang = std::chrono::seconds(5);
+constexpr Duration kGraceAfterQuestion = std::chrono::seconds(5);
 
 bool is_slot(const SlotInfo& info, Attempt attempt, Step step) {
   return info.state == SlotState::kReady && info.attempt == attempt && info.step == step;
@@ -406,6 +407,8 @@ void ServiceImpl::decide_about_life() {
         flush_not_before_ = now() + pause_before_try(flush_failures_ + 1);
       });
     case LifeAction::kFree:
+      // Who has just asked whether there is a service may be about to use it.
+      if (facts.now - last_question_ < kGraceAfterQuestion) return;
       removing_ = true;
       ended_ = decision.reason;
       return;
