@@ -3,12 +3,14 @@
 #include <linux/magic.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <sstream>
 
+#include "checkpoint/arena.h"
 #include "common/file.h"
 
 namespace surefoot {
@@ -99,6 +101,21 @@ Result<SpaceFacts> look_at_space(const std::filesystem::path& folder) {
     facts.cgroup_bytes = cgroup_room("/");
   }
   return facts;
+}
+
+Status check_arena_base(const std::string& base, int workers) {
+  // Open MPI 4.1 backs each rank's mailboxes with a file of 4 MiB; a rank that cannot write to it
+  // dies of SIGBUS or waits for ever.
+  constexpr std::int64_t kBytesPerWorker = 5 << 20;
+  const std::string folder = arena_folder(base, "").parent_path().string();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    return error(
+        Code::kNoSpace,
+        "cannot write to {}: {}; the snapshots lie there, set checkpoint.arena to another folder",
+        folder, errno_text(errno));
+  }
+  SUREFOOT_ASSIGN(const SpaceFacts facts, look_at_space(folder));
+  return check_space(workers * kBytesPerWorker, folder, facts);
 }
 
 std::int64_t cgroup_room(const std::filesystem::path& root) {

@@ -22,6 +22,11 @@ Status check_space(std::int64_t needed_bytes, const std::string& folder, const S
 
 [[nodiscard]] Result<SpaceFacts> look_at_space(const std::filesystem::path& folder);
 
+// Before anything is launched: can the folder that arenas are made in (checkpoint.arena; empty:
+// /dev/shm) be written, and does it have room for what Open MPI puts there for `workers` ranks?
+// kNoSpace. The arena itself is looked at when its size is known.
+Status check_arena_base(const std::string& base, int workers);
+
 // Bytes left in the tightest memory cgroup (version 1 or 2) of this process; -1: no limit. `root`
 // is "/" but in tests.
 [[nodiscard]] std::int64_t cgroup_room(const std::filesystem::path& root);

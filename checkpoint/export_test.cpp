@@ -183,8 +183,9 @@ TEST(Export, ConfigOfOtherModelsHasTheKeysOfTheirKind) {
   config::Model script;
   script.set_kind(config::Model::torchscript);
   script.set_path("/home/somebody/model.pt");
-  EXPECT_EQ(Json::parse(model_config(script)),
-            Json::parse(R"({"kind":"torchscript","path":"model.pt"})"));
+  EXPECT_EQ(
+      Json::parse(model_config(script)),
+      Json::parse(R"({"block_size":0,"kind":"torchscript","path":"model.pt","vocab_size":0})"));
 }
 
 }  // namespace

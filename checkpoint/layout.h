@@ -1,11 +1,13 @@
 // What the training state consists of and where in its bytes everything lies.
 //
-// State = sections, each of one element type, one after the other: `parameters`, then one section per optimizer moment (same tensors at the same element
-// offsets), then `buffers.<dtype>`. Tensors start at multiples of 64 bytes within their section, sections at multiples of 4096; gaps are
-// zero. So a state is one flat range of `bytes`, the same on every node and for every number of workers.
+// State = sections, each of one element type, one after the other: `parameters`, then one section
+// per optimizer moment (same tensors at the same element offsets), then `buffers.<dtype>`. Tensors
+// start at multiples of 64 bytes within their section, sections at multiples of 4096; gaps are
+// zero. So a state is one flat range of `bytes`, the same on every node and for every number of
+// workers.
 //
-// Digests: a fixed grid of kChunkBytes over that range, XXH3-128 of each chunk (the last is shorter); the state digest is the XXH3-128 of the
-// chunk digests one after the other.
+// Digests: a fixed grid of kChunkBytes over that range, XXH3-128 of each chunk (the last is
+// shorter); the state digest is the XXH3-128 of the chunk digests one after the other.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@
 
 namespace surefoot {
 
-inline constexpr std::int64_t kChunkBytes = 4 << 20;   // on disk: do not change
+inline constexpr std::int64_t kChunkBytes = 4 << 20;  // on disk: do not change
 inline constexpr std::int64_t kTensorAlignment = 64;
 inline constexpr std::int64_t kSectionAlignment = 4096;
 
@@ -29,14 +31,15 @@ enum class DType { kF32, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
 [[nodiscard]] std::int64_t size_of(DType type);
 
 struct TensorSpec {
-  std::string name;                   // "transformer.h.0.attn.c_attn.weight"
-  std::vector<std::int64_t> shape;    // empty: a scalar
-  std::int64_t offset = 0;            // bytes from the start of its section
+  std::string name;                 // "transformer.h.0.attn.c_attn.weight"
+  std::vector<std::int64_t> shape;  // empty: a scalar
+  std::int64_t offset = 0;          // bytes from the start of its section
   [[nodiscard]] std::int64_t elements() const;
 };
 
 struct SectionSpec {
-  std::string name;  // "parameters", "exp_avg", "exp_avg_sq", "momentum", "buffers.F32", "buffers.I64", ...
+  std::string
+      name;  // "parameters", "exp_avg", "exp_avg_sq", "momentum", "buffers.F32", "buffers.I64", ...
   DType type = DType::kF32;
   std::int64_t offset = 0;  // bytes from the start of the state
   std::int64_t bytes = 0;

@@ -82,7 +82,8 @@ Status ServiceImpl::bind() {
   const std::string path = (settings_.arena_folder / "service.sock").string();
   try {
     router_ = zmq::socket_t(context_, zmq::socket_type::router);
-    router_.set(zmq::sockopt::linger, 0);
+    // The last answer before the end goes out, or its asker would wait for nothing.
+    router_.set(zmq::sockopt::linger, 500);
     router_.set(zmq::sockopt::maxmsgsize, 2 * kMaxMessageBytes);
     // libzmq removes what a dead service has left there; the lock says that none lives. The folder
     // is closed to others, so nobody can come in before the chmod.
@@ -177,7 +178,8 @@ void ServiceImpl::take(const std::vector<zmq::message_t>& frames) {
 }
 
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
-  if (!request.has_status() || supervised_) last_visit_ = now();
+  last_question_ = now();
+  if (!request.has_status() || supervised_) last_visit_ = last_question_;
   switch (request.what_case()) {
     case service::Request::kHello:
       return hello(peer, request.hello());

@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 constexpr Duration kPatience = milliseconds(200);
 constexpr Duration kProbe = milliseconds(500);  // of a status call, while a service starts
 constexpr Duration kBetweenStarts = std::chrono::seconds(1);
+constexpr int kStarts = 4;  // the first may find another one that is just ending
+constexpr Duration kBetweenCalls = std::chrono::seconds(2);  // of when_missing's function
 
 // Names the running service (its pid, as its lock has it); empty when there was none yet.
 std::string service_named_in(const std::filesystem::path& folder) {
@@ -39,16 +41,28 @@ bool listens(const std::filesystem::path& socket_path) {
          errno == EAGAIN;
 }
 
+std::string last_line_of(const std::string& path) {
+  auto text = read_file(path);
+  if (!text) return text.error().message;
+  while (text->ends_with('\n')) text->pop_back();
+  return text->substr(text->rfind('\n') + 1);
+}
+
 class Conversation {
  public:
-  Conversation(zmq::context_t& context, const std::filesystem::path& folder)
-      : context_(context), folder_(folder) {}
+  Conversation(zmq::context_t& context, const std::filesystem::path& folder,
+               const std::function<void()>& missing)
+      : context_(context), folder_(folder), missing_(missing) {}
 
   Result<std::string> ask(const std::string& request, Time deadline) {
     std::string asked;
     bool sent = false;
     while (now() < deadline) {
       if (!sent && !listens(folder_ / "service.sock")) {
+        if (missing_ && now() >= next_call_) {
+          missing_();
+          next_call_ = now() + kBetweenCalls;
+        }
         std::this_thread::sleep_for(std::min<Duration>(milliseconds(10), deadline - now()));
         continue;
       }
@@ -86,6 +100,8 @@ class Conversation {
 
   zmq::context_t& context_;
   const std::filesystem::path& folder_;
+  const std::function<void()>& missing_;
+  Time next_call_{};
   zmq::socket_t socket_;
 };
 
@@ -100,7 +116,8 @@ Result<service::Reply> ServiceClient::call(service::Request request, Time deadli
   try {
     // Made by the first call: its thread must not exist before a caller forks or daemonizes.
     if (!context_) context_ = std::make_shared<zmq::context_t>(1);
-    Conversation conversation(*std::static_pointer_cast<zmq::context_t>(context_), folder_);
+    Conversation conversation(*std::static_pointer_cast<zmq::context_t>(context_), folder_,
+                              missing_);
     SUREFOOT_ASSIGN(const std::string answer,
                     conversation.ask(request.SerializeAsString(), deadline));
     service::Reply reply;
@@ -133,6 +150,7 @@ Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time d
   options.output = (launch.job_directory / "logs" / "node.log").string();
 
   Time next_start{};
+  int starts = 0;
   std::optional<ProcessId> started;
   while (now() < deadline) {
     if (client.has_service() || started) {
@@ -143,6 +161,10 @@ Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time d
     const bool running = started && is_alive(*started);
     if (running || now() < next_start || client.has_service()) continue;
     // Ended without a word to us: it found another one, which may be ending, or it cannot start.
+    if (++starts > kStarts) {
+      return error(Code::kRetry, "the checkpoint service ends as soon as it is started; {}: {}",
+                   options.output, last_line_of(options.output));
+    }
     SUREFOOT_ASSIGN(started, spawn(options));
     next_start = now() + kBetweenStarts;
   }

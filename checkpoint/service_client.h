@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ class ServiceClient {
  public:
   ServiceClient(std::filesystem::path arena_folder, std::string job_id);
   [[nodiscard]] Result<service::Reply> call(service::Request request, Time deadline);
+  // `start` is called (on the caller's thread, at most every two seconds) while a call waits for a
+  // service that is not there: for who has to see to it himself, since no supervisor does. It may
+  // use a client of its own, not this one.
+  void when_missing(std::function<void()> start) { missing_ = std::move(start); }
   // Somebody listens there now. Does not block.
   [[nodiscard]] bool has_service() const;
 
@@ -31,6 +36,7 @@ class ServiceClient {
   std::shared_ptr<void> context_;  // libzmq's, made by the first call
   std::filesystem::path folder_;
   std::string job_id_;
+  std::function<void()> missing_;
 };
 
 struct ServiceLaunch {

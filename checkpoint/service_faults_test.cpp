@@ -240,6 +240,24 @@ TEST_F(ServiceTest, ExportsTheSameWhenItIsKilledWhileItFinishes) {
             *weights.begin());
 }
 
+TEST_F(ServiceTest, IsStartedByAClientThatHasToSeeToItItself) {
+  start();
+  ASSERT_TRUE(say_hello(1));
+  kill_service();
+  client_->when_missing([&] {
+    ServiceClient other(arena_, kJobId);
+    EXPECT_TRUE(ensure_service(other, launch_, now() + kPatience));
+  });
+  EXPECT_TRUE(say_hello(2));
+}
+
+TEST_F(ServiceTest, TellsWhyAServiceCannotStart) {
+  std::ofstream(launch_.job_file) << "name: 3\n";
+  const Status started = ensure_service(*client_, launch_, now() + kPatience);
+  ASSERT_FALSE(started);
+  EXPECT_NE(started.error().message.find("job.yaml"), std::string::npos) << started.error().message;
+}
+
 // --- a store that fails ---
 
 TEST_F(ServiceTest, RefusesToStartAJobWhoseStoreCannotBeUsed) {

@@ -13,6 +13,8 @@ namespace surefoot {
 namespace {
 
 constexpr Duration kStorePatience = std::chrono::seconds(60);
+// With the newest step in memory the store is only asked out of caution.
+constexpr Duration kStorePatienceWithMemory = std::chrono::seconds(2);
 constexpr Duration kRestorePatience = std::chrono::hours(2);
 constexpr Duration kEndPatience = std::chrono::seconds(10);
 constexpr Duration kGangPatience =
@@ -200,7 +202,7 @@ ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shar
 // it has been.
 Status ServiceImpl::look_for(HelloFacts& facts, Welcome& result) {
   Control control;
-  control.deadline = now() + kStorePatience;
+  control.deadline = now() + (facts.memory.holds_work ? kStorePatienceWithMemory : kStorePatience);
   control.stop = [this] { return gang_thread_.stopping(); };
   auto view = gang_store_.look(control);
   Status usable = view ? Status() : Status(view.error());

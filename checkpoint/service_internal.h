@@ -135,7 +135,8 @@ class ServiceImpl final : public Service {
   std::map<int, Upload> uploads_;  // by slot
   std::set<int> held_;             // slots pinned by flush or finish
   std::optional<Step> in_hand_;    // being written now
-  std::optional<Step> durable_;
+  std::optional<Step> durable_;    // published
+  std::optional<Step> verified_;   // ... and read back in this life: what freeing memory relies on
   Time durable_at_{};
   std::optional<Time> newest_checkpoint_;
   bool store_seen_ = false;
@@ -152,6 +153,7 @@ class ServiceImpl final : public Service {
   int flush_failures_ = 0;
   Time flush_not_before_{};
   Time last_visit_;
+  Time last_question_{};
   Time last_supervisor_;
   Time gang_expected_until_{};
   std::vector<Ending> endings_;

@@ -15,6 +15,7 @@ constexpr Duration kPublishPatience = std::chrono::minutes(10);  // as Rule (del
 constexpr int kFinishTries = 4;
 // An unsupervised gang that is gone without the job being done: mpirun may be run again at once.
 constexpr Duration kGraceAfterGang = std::chrono::seconds(5);
+constexpr Duration kGraceAfterQuestion = std::chrono::seconds(5);
 
 bool is_slot(const SlotInfo& info, Attempt attempt, Step step) {
   return info.state == SlotState::kReady && info.attempt == attempt && info.step == step;
@@ -36,9 +37,10 @@ void ServiceImpl::look_at_store() {
   store_thread_.start([this, part, of]() -> WorkThread::Outcome {
     const Control control = store_control(kLookPatience);
     auto view = upload_store_.look(control);
-    if (view && !view->whole.empty()) upload_store_.assume_durable(view->whole.front().step);
     if (view) {
-      for (const std::string& line : upload_store_.settle_left_overs(part, of, control))
+      const std::optional<Step> newest =
+          view->whole.empty() ? std::nullopt : std::optional(view->whole.front().step);
+      for (const std::string& line : upload_store_.settle_left_overs(newest, part, of, control))
         spdlog::info("{}", line);
       view = upload_store_.look(control);
     }
@@ -79,6 +81,7 @@ std::optional<CheckpointIdentity> ServiceImpl::identity_of(const SlotInfo& slot)
 
 // A checkpoint that did not load counts no more, or nothing up to its step would be stored again.
 void ServiceImpl::distrust(Step step) {
+  if (verified_ && *verified_ <= step) verified_.reset();
   if (!durable_ || *durable_ > step) return;
   durable_.reset();
   newest_checkpoint_.reset();
@@ -90,7 +93,6 @@ void ServiceImpl::distrust(Step step) {
         if (!next && entry.step < step) next = entry;
       }
     }
-    if (next) upload_store_.assume_durable(next->step);
     return [this, next] {
       if (next) set_durable(next->step, next->age);
     };
@@ -150,6 +152,7 @@ void ServiceImpl::note_stored(const SlotInfo& slot, const UploadResult& result) 
   store_failures_ = 0;
   waiting_for_.clear();
   set_durable(slot.step, Duration::zero());
+  verified_ = std::max(verified_.value_or(slot.step), slot.step);
   spdlog::info(
       "checkpoint of step {} attempt {} is in the store, verified: state digest {}, {:.1f} MB/s",
       slot.step, slot.attempt, slot.digest.hex(), upload_rate_ / 1e6);
@@ -216,7 +219,7 @@ void ServiceImpl::decide_about_checkpoint() {
 
 bool ServiceImpl::newest_is_stored() const {
   const auto newest = arena_ ? arena_->newest_ready() : std::nullopt;
-  return !newest || (durable_ && *durable_ >= arena_->slot(*newest).step);
+  return !newest || (verified_ && *verified_ >= arena_->slot(*newest).step);
 }
 
 void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
@@ -406,6 +409,8 @@ void ServiceImpl::decide_about_life() {
         flush_not_before_ = now() + pause_before_try(flush_failures_ + 1);
       });
     case LifeAction::kFree:
+      // Who has just asked whether there is a service may be about to use it.
+      if (facts.now - last_question_ < kGraceAfterQuestion) return;
       removing_ = true;
       ended_ = decision.reason;
       return;

@@ -61,17 +61,18 @@ Result<StoreView> StoreSide::look(const Control& control) {
   return view;
 }
 
-std::vector<std::string> StoreSide::settle_left_overs(int part, int of, const Control& control) {
+std::vector<std::string> StoreSide::settle_left_overs(std::optional<Step> above, int part, int of,
+                                                      const Control& control) {
   std::vector<std::string> lines;
   auto all = checkpoints();
   if (!all) return lines;
-  auto sets = (*all)->unpublished(durable_, control);
+  auto sets = (*all)->unpublished(above, control);
   if (!sets) return lines;
   for (const UnpublishedSet& set : *sets) {
     // Only the owner of part 0 may replace a damaged manifest; who does not know its part is not
     // it.
     const int own = set.of == 1 ? 0 : set.of == of ? part : set.of - 1;
-    const auto tried = (*all)->try_publish(set.step, set.attempt, own, set.of, durable_, control);
+    const auto tried = (*all)->try_publish(set.step, set.attempt, own, set.of, verified_, control);
     lines.push_back(
         fmt::format("set of step {} attempt {} ({} of {} parts) left by an earlier life: {}",
                     set.step, set.attempt, set.parts_there, set.of, tried.reason));
@@ -80,11 +81,11 @@ std::vector<std::string> StoreSide::settle_left_overs(int part, int of, const Co
 }
 
 void StoreSide::distrust(Step step) {
-  if (durable_ && *durable_ <= step) durable_.reset();
+  if (verified_ && *verified_ <= step) verified_.reset();
 }
 
 UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
-  if (durable_ && *durable_ >= task.identity.step)
+  if (verified_ && *verified_ >= task.identity.step)
     return {UploadOutcome::kNeedless, "this or a later step is in the store", 0, {}};
   auto all = checkpoints();
   if (!all) return failed(all.error());
@@ -109,7 +110,7 @@ UploadResult StoreSide::publish(CheckpointStore& checkpoints, const UploadTask& 
                                 const Control& control) {
   const Step step = task.identity.step;
   const auto tried =
-      checkpoints.try_publish(step, task.identity.attempt, task.part, task.of, durable_, control);
+      checkpoints.try_publish(step, task.identity.attempt, task.part, task.of, verified_, control);
   switch (tried.outcome) {
     case PublishOutcome::kPublished:
       return verify_and_clean(checkpoints, step, control);
@@ -117,7 +118,6 @@ UploadResult StoreSide::publish(CheckpointStore& checkpoints, const UploadTask& 
       return {UploadOutcome::kWaiting, tried.reason, 0, {}};
     case PublishOutcome::kSuperseded:
       // A later step, or a good set of this very step by another attempt: that one counts.
-      if (durable_ && *durable_ >= step) return {UploadOutcome::kGivenUp, tried.reason, 0, {}};
       return verify_and_clean(checkpoints, step, control);
     case PublishOutcome::kWithdrawn:
     case PublishOutcome::kRefused:
@@ -144,7 +144,7 @@ UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, Step step
     }
     return result;
   }
-  assume_durable(step);
+  verified_ = std::max(verified_.value_or(step), step);
   UploadResult result{UploadOutcome::kDurable, "published and verified", 0, {}};
   auto cleaned = checkpoints.clean(*verified, keep_, control);
   if (!cleaned) {

@@ -46,7 +46,7 @@ struct UploadTask {
 };
 enum class UploadOutcome {
   kDurable,   // published, read back and verified
-  kNeedless,  // this or a later step is durable already
+  kNeedless,  // this or a later step has been verified already
   kWaiting,   // the part is stored, others are missing: look again later
   kGivenUp,   // it will never be one
   kFailed,    // the store failed: try again
@@ -70,15 +70,12 @@ class StoreSide {
   // Marks the folder as this job's, so that a store that cannot be written is known before
   // training.
   Status claim(const Control& control);
-  // The newest durable step: no set at or below it is published any more.
-  void assume_durable(Step step) { durable_ = std::max(durable_.value_or(step), step); }
   // That checkpoint has turned out bad: what is made from here on is needed again.
   void distrust(Step step);
-  [[nodiscard]] std::optional<Step> durable() const { return durable_; }
   // Tries to publish what an earlier life of the service has left without manifest. Returns what it
   // did, a line each.
-  [[nodiscard]] std::vector<std::string> settle_left_overs(int part, int of,
-                                                           const Control& control);
+  [[nodiscard]] std::vector<std::string> settle_left_overs(std::optional<Step> above, int part,
+                                                           int of, const Control& control);
   [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
   Status remove(Step step, const Control& control);
   // Brings a checkpoint into a slot of the arena, READY. kCorrupt: not this one.
@@ -99,7 +96,7 @@ class StoreSide {
   std::string job_name_;
   int keep_;
   bool claimed_ = false;
-  std::optional<Step> durable_;
+  std::optional<Step> verified_;  // the newest that was read back in this life
   std::unique_ptr<Store> store_;
   std::unique_ptr<CheckpointStore> checkpoints_;
 };

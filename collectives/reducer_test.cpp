@@ -305,6 +305,23 @@ TEST(Share, CoversEveryElementOnceOnEachNode) {
   }
 }
 
+TEST(Share, IsTheRanksOwnRangesOnOneNodeSoThatNothingIsSentBack) {
+  const Ranges ranges(options_for({.gradient_elements = 60000}, places(3, 3), 1));
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int bucket = 0; bucket < ranges.bucket_count(); ++bucket) {
+      for (int owner = 0; owner < 3; ++owner) {
+        const ElementRange range = ranges.range(bucket, owner);
+        const std::vector<ElementRange> share = ranges.share(rank);
+        const bool has_it = std::any_of(share.begin(), share.end(), [&](ElementRange part) {
+          return part.begin <= range.begin && range.begin < part.end;
+        });
+        EXPECT_EQ(has_it, owner == rank &&
+                              range.begin < std::min<std::int64_t>(range.end, ranges.elements()));
+      }
+    }
+  }
+}
+
 TEST(SquareSum, EqualsTheReferenceAtAllSizesAroundLanesAndBlocks) {
   for (std::int64_t elements : {0, 1, 15, 16, 17, 4095, 4096, 4097, 12289, 50000}) {
     const Expected expected({.gradient_elements = elements, .seed = 41});

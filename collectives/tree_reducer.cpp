@@ -1,7 +1,6 @@
 #include "collectives/tree_reducer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "collectives/arithmetic.h"
@@ -203,8 +202,6 @@ void TreeReducer::do_additions(const std::vector<Addition>& additions, ElementRa
 
 void TreeReducer::ship(int bucket) {
   do_additions(schedule_.additions.back(), ranges_.bucket(bucket));
-  // What an empty message tells of must be in memory before the message is.
-  std::atomic_thread_fence(std::memory_order_release);
   const std::size_t own_roots = schedule_.root_slots.size();
   for (int step = 1; step < ranges_.ranks(); ++step) {
     // Each rank starts with its neighbour, so that not all send to rank 0 first.
@@ -252,7 +249,6 @@ void TreeReducer::advance() {
 }
 
 void TreeReducer::finish_range(int bucket) {
-  std::atomic_thread_fence(std::memory_order_acquire);
   const ElementRange range = ranges_.range(bucket, communicator_.rank());
   for (std::int64_t at = range.begin; at < range.end; at += kBlockElements)
     finish_piece(bucket, {at, at + kBlockElements});

@@ -9,7 +9,9 @@
 //
 // A root goes to an owner on the same node without being copied: the owner reads it where it lies
 // (SlotMemory), and the message is empty. It may do so until its closing message, without which no
-// rank begins the next step. To other owners the message is the root.
+// rank begins the next step. What was written before a message was sent is seen by who has received
+// it: transports order their own buffers by the same barriers. To other owners the message is the
+// root.
 //
 // Memory: gradient_buffers() slots of the vector, and for each root that comes as messages staging
 // for the own ranges of kWindow buckets. The next receive into a place of staging is posted when

@@ -1,4 +1,5 @@
-// SUREFOOT_CHECK: for our own bugs only. On in every build, never reachable from input of a user, a disk or a network.
+// SUREFOOT_CHECK: for our own bugs only. On in every build, never reachable from input of a user, a
+// disk or a network.
 #pragma once
 
 namespace surefoot::internal {

@@ -36,7 +36,8 @@ TEST(Digest, OfPiecesAndOfACopyEqualsTheDigestOfTheWhole) {
 }
 
 TEST(Digest, Sha256OfAKnownText) {
-  EXPECT_EQ(sha256(as_bytes("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256(as_bytes("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST(File, IsReplacedWholeAndReadBack) {
@@ -65,12 +66,8 @@ TEST(Process, ChildReportsItsExitCode) {
 }
 
 TEST(Process, MissingProgramIsAnError) {
-  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}}).error().code,
-            Code::kInvalid);
-  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .detach = true})
-                .error()
-                .code,
-            Code::kInvalid);
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}}).error().code, Code::kInvalid);
+  EXPECT_EQ(spawn({.argv = {"/nonexistent/program"}, .detach = true}).error().code, Code::kInvalid);
 }
 
 TEST(Process, DetachedChildHasASessionOfItsOwnAndIsEnded) {
@@ -86,7 +83,8 @@ TEST(Process, ChildInheritsNoDescriptorAndSeesItsEnvironment) {
   const auto path = std::filesystem::temp_directory_path() / ("surefoot-fds-" + make_job_id());
   Fd leak(::dup(1));
   auto child = spawn({.argv = {"/bin/sh", "-c", "ls /proc/self/fd | wc -l; echo $SUREFOOT_X"},
-                      .environment = {"SUREFOOT_X=yes"}, .output = path.string()});
+                      .environment = {"SUREFOOT_X=yes"},
+                      .output = path.string()});
   ASSERT_TRUE(child);
   while (!poll_exit(*child)) std::this_thread::yield();
   // 0, 1, 2 and the folder that ls itself has open.

@@ -56,7 +56,9 @@ class Sha256 {
 
 }  // namespace
 
-std::string Digest::hex() const { return to_hex(bytes); }
+std::string Digest::hex() const {
+  return to_hex(bytes);
+}
 
 std::optional<Digest> Digest::from_hex(std::string_view hex) {
   Digest digest;
@@ -76,12 +78,17 @@ std::optional<Digest> Digest::from_hex(std::string_view hex) {
   return digest;
 }
 
-Digest digest(std::span<const std::byte> bytes) { return canonical(XXH3_128bits(bytes.data(), bytes.size())); }
-Digest digest(std::string_view text) { return digest(as_bytes(text)); }
+Digest digest(std::span<const std::byte> bytes) {
+  return canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+Digest digest(std::string_view text) {
+  return digest(as_bytes(text));
+}
 
 Digest copy_and_digest(std::span<const std::byte> from, std::span<std::byte> to) {
   SUREFOOT_CHECK(from.size() == to.size());
-  // Small enough that the second reading comes from the first-level cache, large enough to amortise the call.
+  // Small enough that the second reading comes from the first-level cache, large enough to amortise
+  // the call.
   constexpr std::size_t kBlock = 16 * 1024;
   Digester digester;
   for (std::size_t at = 0; at < from.size(); at += kBlock) {
@@ -96,11 +103,15 @@ Digester::Digester() : state_(XXH3_createState()) {
   SUREFOOT_CHECK(state_ != nullptr);
   XXH3_128bits_reset(static_cast<XXH3_state_t*>(state_));
 }
-Digester::~Digester() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+Digester::~Digester() {
+  XXH3_freeState(static_cast<XXH3_state_t*>(state_));
+}
 void Digester::update(std::span<const std::byte> bytes) {
   XXH3_128bits_update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
 }
-void Digester::update(std::string_view text) { update(as_bytes(text)); }
+void Digester::update(std::string_view text) {
+  update(as_bytes(text));
+}
 Digest Digester::finish() const {
   return canonical(XXH3_128bits_digest(static_cast<const XXH3_state_t*>(state_)));
 }

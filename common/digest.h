@@ -15,18 +15,20 @@
 
 namespace surefoot {
 
-// XXH3-128 of some bytes, in its canonical (big-endian) byte order. Plain bytes: it lies in shared memory and on disk.
+// XXH3-128 of some bytes, in its canonical (big-endian) byte order. Plain bytes: it lies in shared
+// memory and on disk.
 struct Digest {
   std::array<std::uint8_t, 16> bytes{};
   friend auto operator<=>(const Digest&, const Digest&) = default;
-  [[nodiscard]] std::string hex() const;                                   // 32 lower-case digits
+  [[nodiscard]] std::string hex() const;  // 32 lower-case digits
   [[nodiscard]] static std::optional<Digest> from_hex(std::string_view hex);
 };
 
 [[nodiscard]] Digest digest(std::span<const std::byte> bytes);
 [[nodiscard]] Digest digest(std::string_view text);
 
-// Copies `from` to `to` (same size, not overlapping) and digests it in one pass, so that memory is read once.
+// Copies `from` to `to` (same size, not overlapping) and digests it in one pass, so that memory is
+// read once.
 [[nodiscard]] Digest copy_and_digest(std::span<const std::byte> from, std::span<std::byte> to);
 
 // A digest of bytes that come in pieces.

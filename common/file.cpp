@@ -20,7 +20,8 @@ std::string errno_text(int number) {
 Result<std::string> read_file(const std::filesystem::path& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
-    return error(errno == ENOENT ? Code::kNotFound : Code::kRetry, "cannot open {}: {}", path.string(), errno_text(errno));
+    return error(errno == ENOENT ? Code::kNotFound : Code::kRetry, "cannot open {}: {}",
+                 path.string(), errno_text(errno));
   }
   std::string content;
   char block[64 * 1024];
@@ -35,8 +36,8 @@ Result<std::string> read_file(const std::filesystem::path& path) {
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   const auto fail = [&](const char* what) {
     const int number = errno;
-    return error(number == ENOSPC || number == EDQUOT ? Code::kNoSpace : Code::kRetry, "cannot {} {}: {}", what,
-                 path.string(), errno_text(number));
+    return error(number == ENOSPC || number == EDQUOT ? Code::kNoSpace : Code::kRetry,
+                 "cannot {} {}: {}", what, path.string(), errno_text(number));
   };
   const std::string temporary = fmt::format("{}.{}.tmp", path.string(), ::getpid());
   Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

@@ -9,9 +9,11 @@
 
 namespace surefoot {
 
-[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path);  // kNotFound when there is none
+[[nodiscard]] Result<std::string> read_file(
+    const std::filesystem::path& path);  // kNotFound when there is none
 
-// Temporary name in the same folder, fsync, rename, fsync of the folder: readers see the old content or the new, whole.
+// Temporary name in the same folder, fsync, rename, fsync of the folder: readers see the old
+// content or the new, whole.
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 // Owns a file descriptor.

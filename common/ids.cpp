@@ -14,15 +14,24 @@ std::string make_job_id() {
 
 std::string_view name(Code code) {
   switch (code) {
-    case Code::kInvalid: return "invalid";
-    case Code::kNotFound: return "not found";
-    case Code::kExists: return "exists";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kStale: return "stale";
-    case Code::kRetry: return "retry";
-    case Code::kRestart: return "restart";
-    case Code::kOutcomeUnknown: return "outcome unknown";
-    case Code::kNoSpace: return "no space";
+    case Code::kInvalid:
+      return "invalid";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kExists:
+      return "exists";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kStale:
+      return "stale";
+    case Code::kRetry:
+      return "retry";
+    case Code::kRestart:
+      return "restart";
+    case Code::kOutcomeUnknown:
+      return "outcome unknown";
+    case Code::kNoSpace:
+      return "no space";
   }
   return "?";
 }

@@ -10,7 +10,8 @@
 namespace surefoot {
 
 void init_log(const std::string& who) {
-  auto logger = std::make_shared<spdlog::logger>(who, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>(who, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %-7l %n: %v", spdlog::pattern_time_type::utc);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);

@@ -1,7 +1,7 @@
 // The log of a process: spdlog, one line an event, to standard error.
 //
-// Line: `2026-11-30T15:51:44.123Z info  worker 3/1@host: message`; the middle field is set once with init_log.
-// Who first decides what went wrong logs it, once; others pass the error on.
+// Line: `2026-11-30T15:51:44.123Z info  worker 3/1@host: message`; the middle field is set once
+// with init_log. Who first decides what went wrong logs it, once; others pass the error on.
 #pragma once
 
 #include <spdlog/spdlog.h>

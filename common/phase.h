@@ -1,4 +1,5 @@
-// Where a worker is. Written into its line of the arena header, named in logs, deadlines and faults.
+// Where a worker is. Written into its line of the arena header, named in logs, deadlines and
+// faults.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ enum class Phase : std::uint32_t {
 };
 inline constexpr std::size_t kPhaseCount = 10;
 inline constexpr std::array<std::string_view, kPhaseCount> kPhaseNames = {
-    "starting", "restoring", "data", "forward_backward", "reduction", "update", "snapshot", "evaluation", "finishing", "done"};
+    "starting", "restoring", "data",       "forward_backward", "reduction",
+    "update",   "snapshot",  "evaluation", "finishing",        "done"};
 
 [[nodiscard]] constexpr std::string_view name(Phase phase) {
   const auto index = static_cast<std::size_t>(phase);

@@ -26,7 +26,9 @@ std::uint64_t boot_id() {
   return id;
 }
 
-int pidfd_open(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+int pidfd_open(pid_t pid) {
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
 int pidfd_send_signal(int fd, int signal) {
   return static_cast<int>(::syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0));
 }
@@ -52,8 +54,8 @@ Result<Stat> stat_of(pid_t pid) {
   return stat;
 }
 
-// A descriptor for exactly this process, or none when it is gone. Opened before the identity is read: what is read after belongs
-// to the process the descriptor names, or to nobody.
+// A descriptor for exactly this process, or none when it is gone. Opened before the identity is
+// read: what is read after belongs to the process the descriptor names, or to nobody.
 Fd open_process(const ProcessId& process) {
   if (process.pid <= 0) return Fd();
   Fd fd(pidfd_open(process.pid));
@@ -80,7 +82,8 @@ struct Prepared {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 && ::dup2(prepared.output, 2) == 2 &&
+  const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 &&
+                     ::dup2(prepared.output, 2) == 2 &&
                      (prepared.directory == nullptr || ::chdir(prepared.directory) == 0);
   if (ready) {
     // Everything else is closed by exec, `report` (moved to 3, close-on-exec) included.
@@ -114,12 +117,14 @@ Result<ProcessId> process_of(pid_t pid) {
 bool is_alive(const ProcessId& process) {
   if (process.pid <= 0 || process.boot != boot_id()) return false;
   auto stat = stat_of(process.pid);
-  return stat && stat->start_ticks == process.start_ticks && stat->state != 'Z' && stat->state != 'X';
+  return stat && stat->start_ticks == process.start_ticks && stat->state != 'Z' &&
+         stat->state != 'X';
 }
 
 Status send_signal(const ProcessId& process, int signal) {
   Fd fd = open_process(process);
-  if (!fd || pidfd_send_signal(fd.get(), signal) != 0) return error(Code::kNotFound, "process {} is gone", process.pid);
+  if (!fd || pidfd_send_signal(fd.get(), signal) != 0)
+    return error(Code::kNotFound, "process {} is gone", process.pid);
   return {};
 }
 
@@ -134,10 +139,13 @@ Status end_processes(const std::vector<ProcessId>& processes, Time deadline) {
   std::string left;
   for (auto& [pid, fd] : open) {
     pollfd wait{fd.get(), POLLIN, 0};
-    const auto remaining = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now()).count();
-    if (::poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(remaining, 0))) == 0) left += fmt::format(" {}", pid);
+    const auto remaining =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now()).count();
+    if (::poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(remaining, 0))) == 0)
+      left += fmt::format(" {}", pid);
   }
-  if (!left.empty()) return error(Code::kRestart, "processes that do not end after SIGKILL:{}", left);
+  if (!left.empty())
+    return error(Code::kRestart, "processes that do not end after SIGKILL:{}", left);
   return {};
 }
 
@@ -147,24 +155,30 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view key = text.substr(0, text.find('='));
-    const bool replaced = std::any_of(options.environment.begin(), options.environment.end(), [&](const std::string& own) {
-      return std::string_view(own).substr(0, own.find('=')) == key;
-    });
-    const bool dropped = std::any_of(options.dropped.begin(), options.dropped.end(),
-                                     [&](const std::string& prefix) { return key.starts_with(prefix); });
+    const bool replaced = std::any_of(
+        options.environment.begin(), options.environment.end(), [&](const std::string& own) {
+          return std::string_view(own).substr(0, own.find('=')) == key;
+        });
+    const bool dropped =
+        std::any_of(options.dropped.begin(), options.dropped.end(),
+                    [&](const std::string& prefix) { return key.starts_with(prefix); });
     if (!replaced && !dropped) environment.emplace_back(text);
   }
   Prepared prepared{};
-  for (const std::string& argument : options.argv) prepared.argv.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : options.argv)
+    prepared.argv.push_back(const_cast<char*>(argument.c_str()));
   prepared.argv.push_back(nullptr);
-  for (const std::string& entry : environment) prepared.environment.push_back(const_cast<char*>(entry.c_str()));
+  for (const std::string& entry : environment)
+    prepared.environment.push_back(const_cast<char*>(entry.c_str()));
   prepared.environment.push_back(nullptr);
   prepared.directory = options.directory.empty() ? nullptr : options.directory.c_str();
 
   const std::string output = options.output.empty() ? "/dev/null" : options.output;
   Fd in(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   Fd out(::open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!in || !out) return error(Code::kRetry, "cannot open {} for the output of {}: {}", output, options.argv[0], errno_text(errno));
+  if (!in || !out)
+    return error(Code::kRetry, "cannot open {} for the output of {}: {}", output, options.argv[0],
+                 errno_text(errno));
   // Above 3, so that the moves in the child do not overwrite them.
   Fd input(::fcntl(in.get(), F_DUPFD_CLOEXEC, 10));
   Fd result(::fcntl(out.get(), F_DUPFD_CLOEXEC, 10));
@@ -172,14 +186,17 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   prepared.output = result.get();
 
   int pipe_fds[2];
-  if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return error(Code::kRetry, "cannot make a pipe: {}", errno_text(errno));
+  if (::pipe2(pipe_fds, O_CLOEXEC) != 0)
+    return error(Code::kRetry, "cannot make a pipe: {}", errno_text(errno));
   Fd read_end(pipe_fds[0]);
   Fd write_end(::fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, 10));
   ::close(pipe_fds[1]);
 
-  // vfork semantics are not needed: _Fork skips pthread_atfork handlers of libraries, which may take locks.
+  // vfork semantics are not needed: _Fork skips pthread_atfork handlers of libraries, which may
+  // take locks.
   const pid_t child = ::_Fork();
-  if (child < 0) return error(Code::kRetry, "cannot start {}: {}", options.argv[0], errno_text(errno));
+  if (child < 0)
+    return error(Code::kRetry, "cannot start {}: {}", options.argv[0], errno_text(errno));
   if (child == 0) {
     if (!options.detach) run_child(prepared, write_end.get());
     const pid_t grandchild = ::_Fork();

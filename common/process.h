@@ -1,7 +1,7 @@
 // Processes: who they are, whether they live, how to end them.
 //
-// A pid alone names nobody: it is reused. A process is known by boot id, pid and start time. Everything here acts on exactly the
-// named process or process group, never on a name or pattern.
+// A pid alone names nobody: it is reused. A process is known by boot id, pid and start time.
+// Everything here acts on exactly the named process or process group, never on a name or pattern.
 #pragma once
 
 #include <sys/types.h>
@@ -31,24 +31,26 @@ struct ProcessId {
 // Sends a signal to exactly this process (by pidfd). kNotFound: it is gone already.
 Status send_signal(const ProcessId& process, int signal);
 
-// SIGKILLs each of them and waits (by pidfd) until all are gone. kRestart with their pids when some are not by `deadline`.
+// SIGKILLs each of them and waits (by pidfd) until all are gone. kRestart with their pids when some
+// are not by `deadline`.
 Status end_processes(const std::vector<ProcessId>& processes, Time deadline);
 
 struct SpawnOptions {
-  std::vector<std::string> argv;              // argv[0] is a path, or a name searched in PATH
-  std::vector<std::string> environment;       // "KEY=value" added to or replacing the caller's
-  std::vector<std::string> dropped;           // variables of the caller that start with one of these are not passed on
-  std::string output;                         // file that standard output and error are appended to; empty: /dev/null
-  std::string directory;                      // empty: the caller's
-  bool detach = false;                        // double fork: no child of the caller, so that nobody must reap it
+  std::vector<std::string> argv;         // argv[0] is a path, or a name searched in PATH
+  std::vector<std::string> environment;  // "KEY=value" added to or replacing the caller's
+  std::vector<std::string>
+      dropped;            // variables of the caller that start with one of these are not passed on
+  std::string output;     // file that standard output and error are appended to; empty: /dev/null
+  std::string directory;  // empty: the caller's
+  bool detach = false;    // double fork: no child of the caller, so that nobody must reap it
 };
-// Starts a process in a session of its own, with standard input from /dev/null and no other inherited file descriptor.
-// Does not use fork handlers of libraries between fork and exec.
+// Starts a process in a session of its own, with standard input from /dev/null and no other
+// inherited file descriptor. Does not use fork handlers of libraries between fork and exec.
 [[nodiscard]] Result<ProcessId> spawn(const SpawnOptions& options);
 
 struct ExitStatus {
-  int code = -1;    // exit code when it ended by itself
-  int signal = 0;   // the signal that ended it, else 0
+  int code = -1;   // exit code when it ended by itself
+  int signal = 0;  // the signal that ended it, else 0
 };
 // Of an own child that was not detached; nothing while it runs.
 [[nodiscard]] std::optional<ExitStatus> poll_exit(const ProcessId& child);

@@ -1,7 +1,8 @@
 // Results and errors of every module.
 //
-// A code names the reaction it allows, not the cause; the cause stands in the message. A message says what failed, on which
-// object, and what the user can do. Exceptions of libraries end in the adapter that calls them.
+// A code names the reaction it allows, not the cause; the cause stands in the message. A message
+// says what failed, on which object, and what the user can do. Exceptions of libraries end in the
+// adapter that calls them.
 //
 // `Result<T>` has the names of std::expected, which g++ 12 does not offer in C++20.
 #pragma once
@@ -44,8 +45,10 @@ Error error(Code code, fmt::format_string<Args...> format, Args&&... args) {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
 
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
@@ -86,18 +89,19 @@ using Status = Result<void>;
 #define SUREFOOT_CONCAT(a, b) SUREFOOT_CONCAT_(a, b)
 
 // Returns the error of a Status or Result expression from the calling function.
-#define SUREFOOT_TRY(expr)                                   \
-  do {                                                       \
-    if (auto try_result_ = (expr); !try_result_) {           \
-      return std::move(try_result_).error();                 \
-    }                                                        \
+#define SUREFOOT_TRY(expr)                         \
+  do {                                             \
+    if (auto try_result_ = (expr); !try_result_) { \
+      return std::move(try_result_).error();       \
+    }                                              \
   } while (false)
 
 // SUREFOOT_ASSIGN(auto x, f()): the value, or return its error.
-#define SUREFOOT_ASSIGN(lhs, expr) SUREFOOT_ASSIGN_IMPL_(SUREFOOT_CONCAT(assign_result_, __LINE__), lhs, expr)
-#define SUREFOOT_ASSIGN_IMPL_(tmp, lhs, expr)  \
-  auto tmp = (expr);                           \
-  if (!tmp) return std::move(tmp).error();     \
+#define SUREFOOT_ASSIGN(lhs, expr) \
+  SUREFOOT_ASSIGN_IMPL_(SUREFOOT_CONCAT(assign_result_, __LINE__), lhs, expr)
+#define SUREFOOT_ASSIGN_IMPL_(tmp, lhs, expr) \
+  auto tmp = (expr);                          \
+  if (!tmp) return std::move(tmp).error();    \
   lhs = std::move(tmp).value()
 
 }  // namespace surefoot

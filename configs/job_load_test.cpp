@@ -43,7 +43,7 @@ TEST_F(JobFile, FillsEveryKeyThatAppliesWithItsDefault) {
   EXPECT_THAT(job.train().optimizer().betas(), ElementsAre(0.9, 0.999));
   EXPECT_EQ(job.train().optimizer().eps(), 1e-8);
   EXPECT_EQ(job.train().seed(), 1);
-  EXPECT_EQ(job.train().bucket_size(), 4 << 20);
+  EXPECT_EQ(job.train().bucket_size(), 2 << 20);
   EXPECT_EQ(job.resources().num_nodes().min(), 1);
   EXPECT_EQ(job.resources().workers_per_node().max(), 2);
   EXPECT_EQ(job.checkpoint().to(), "checkpoints");

@@ -97,6 +97,7 @@ class Driver {
   void ask_service(Duration patience);
   void take_answer(const service::StatusReply& status, Time at);
   void look_at_gang();
+  bool has_last_words();
   Status save_now_and_then();
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
@@ -320,7 +321,8 @@ Status Driver::take_outcomes() {
       service_ = {};
     }
     // Ranks that outlived mpirun may have finished steps that nobody has told yet.
-    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up) ask_service(kLastWords);
+    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up)
+      ask_service(kLastWords);
     outcome.event->at = now();
     events_.push_back(std::move(*outcome.event));
   }
@@ -339,9 +341,8 @@ void Driver::ask_service(Duration patience) {
   const Time at = now();
   next_poll_ = at + (early() ? kPollEarly : kPoll);
   if (reply) return take_answer(reply->status(), at);
-  const bool gone = service_.pid != 0 && !is_alive(service_);
-  if (!gone && at - answered_ < kServiceSilence) return;
-  spdlog::warn("the service {}", gone ? "is gone" : "has not answered for 5 s");
+  if (at - answered_ < kServiceSilence) return;
+  spdlog::warn("the service has not answered for 5 s");
   post(core::ServiceLost{});
 }
 
@@ -371,21 +372,24 @@ bool Driver::worker_seen() {
   return worker_seen_;
 }
 
+// The last steps, the marks of injected faults and the ranks' last words lie in the arena, where
+// only a service can read them; one that died with the gang is on its way back. They come before
+// the end of the gang, or it would be judged by less than is known.
+bool Driver::has_last_words() {
+  if (!gang_exit_seen_) gang_exit_seen_ = now();
+  const bool wanted = state_.history.attempt_open && state_.doing != core::Doing::kEnding;
+  if (!wanted || now() - *gang_exit_seen_ > kServiceReturns) return true;
+  status_.reset();
+  if (state_.service_up) ask_service(kLastWords);
+  return status_.has_value();
+}
+
 void Driver::look_at_gang() {
   if (!gang_ || gang_exit_told_) return;
   const auto exit = gang_->poll();
-  if (!exit) return;
-  if (!state_.history.attempt_open) {
-    gang_exit_told_ = true;
-    return;
-  }
-  // The last steps and the last words of the ranks come first: they finished before it ended.
-  status_.reset();
-  if (state_.service_up) ask_service(kLastWords);
-  // A service that died with the gang is on its way back, and the arena has kept what it will say.
-  if (!gang_exit_seen_) gang_exit_seen_ = now();
-  if (!status_ && now() - *gang_exit_seen_ < kServiceReturns) return;
+  if (!exit || !has_last_words()) return;
   gang_exit_told_ = true;
+  if (!state_.history.attempt_open) return;
   GangEndFacts facts;
   facts.attempt = state_.history.attempt;
   facts.mpirun = *exit;

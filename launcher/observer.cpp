@@ -223,16 +223,18 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
   const bool stepped = std::any_of(
       status.records().begin(), status.records().end(),
       [&](const auto& record) { return record.attempt() == attempt_.value && record.step() > 0; });
-  if (stage && *stage <= Stage::kStepping) reach(*stage, changed, at, events);
   if (stepped && (!stage_ || *stage_ < Stage::kStepping)) {
+    // Its first step began when its phases did, however late the answer came.
     Time when = changed;
     for (const auto& record : status.records()) {
       double spent = 0;
       for (const double phase : record.phase_seconds()) spent += phase;
-      if (record.attempt() == attempt_.value)
+      if (record.attempt() == attempt_.value && record.step() > 0)
         when = std::min(when, at - from_seconds(record.age_seconds() + spent));
     }
     reach(Stage::kStepping, when, at, events);
+  } else if (stage && *stage <= Stage::kStepping) {
+    reach(*stage, changed, at, events);
   }
   for (const auto& record : status.records()) {
     if (record.kind() != 0 || record.attempt() != attempt_.value || record.step() < 1 ||

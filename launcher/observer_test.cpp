@@ -111,6 +111,19 @@ TEST(Observer, GivesTheTimeAtWhichAStepWasFinished) {
   EXPECT_EQ(step->snapshot_exposed, 250ms);
 }
 
+TEST(Observer, LetsSteppingBeginWithTheFirstStepHoweverLateTheAnswerComes) {
+  Observer observer;
+  observer.follow(kAttempt, 1);
+  service::StatusReply status = ranks({Phase::kData});
+  add_record(status, 1, 3.0);
+  add_record(status, 2, 2.0);
+  const auto events = observer.observe(status, true, kNow);
+  const auto* stage = std::get_if<supervisor::StageReached>(&events.front().what);
+  ASSERT_NE(stage, nullptr);
+  EXPECT_EQ(stage->stage, Stage::kStepping);
+  EXPECT_EQ(stage->when, kNow - 3250ms);
+}
+
 TEST(Observer, LeavesOutEvaluationsRepeatedRecordsAndOtherAttempts) {
   Observer observer;
   observer.follow(kAttempt, 1);

@@ -399,6 +399,8 @@ void Machine::end_gang(Outcome verdict, std::string_view sentence) {
   s_.doing = Doing::kEnding;
   s_.deadline = s_.now + rules_.end_retry;
   s_.end_limit = s_.now + rules_.end_timeout;
+  // Only the service knows who of the gang is left.
+  if (!s_.service_up && !s_.service_asked && s_.service_deadline == Time::max()) start_service();
   perform(EndGang{s_.history.attempt});
   because(sentence);
 }

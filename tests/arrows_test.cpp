@@ -1,5 +1,6 @@
-// Which folder may include which, and which vendor's headers may stand where. Reads the #include lines of every source of the project, since
-// headers under /usr/include resolve without a link, so the build cannot tell.
+// Which folder may include which, and which vendor's headers may stand where. Reads the #include
+// lines of every source of the project, since headers under /usr/include resolve without a link, so
+// the build cannot tell.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -28,11 +29,16 @@ const std::map<std::string, std::set<std::string>> kMayKnow = {
 
 // A vendor's header (prefix of the included path) and the only folders it may be included in.
 const std::vector<std::pair<std::string, std::vector<std::string>>> kVendors = {
-    {"mpi.h", {"collectives/mpi/"}},         {"torch/", {"worker/", "examples/your-own-model/"}},
-    {"ATen/", {"worker/"}},                  {"c10/", {"worker/"}},
-    {"zmq", {"checkpoint/"}},                {"sqlite3.h", {"launcher/"}},
-    {"yaml-cpp/", {"configs/"}},             {"xxhash.h", {"common/"}},
-    {"openssl/", {"common/"}},               {"CLI/", {"launcher/", "worker/", "tests/", "collectives/", "checkpoint/"}},
+    {"mpi.h", {"collectives/mpi/"}},
+    {"torch/", {"worker/", "examples/your-own-model/"}},
+    {"ATen/", {"worker/"}},
+    {"c10/", {"worker/"}},
+    {"zmq", {"checkpoint/"}},
+    {"sqlite3.h", {"launcher/"}},
+    {"yaml-cpp/", {"configs/"}},
+    {"xxhash.h", {"common/"}},
+    {"openssl/", {"common/"}},
+    {"CLI/", {"launcher/", "worker/", "tests/", "collectives/", "checkpoint/"}},
     {"google/protobuf/", {"configs/", "checkpoint/", "launcher/"}},
 };
 
@@ -61,14 +67,18 @@ std::vector<Include> includes_of(const fs::path& root) {
   return found;
 }
 
-std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }
+std::string folder_of(const std::string& path) {
+  return path.substr(0, path.find('/'));
+}
 
 std::vector<std::string> violations(const std::vector<Include>& includes) {
   std::vector<std::string> found;
   for (const Include& include : includes) {
     const std::string target = folder_of(include.path);
-    if (include.quoted && (include.path.find('/') == std::string::npos || !kMayKnow.contains(target))) {
-      found.push_back(include.file + ": \"" + include.path + "\" does not start at the root of the project");
+    if (include.quoted &&
+        (include.path.find('/') == std::string::npos || !kMayKnow.contains(target))) {
+      found.push_back(include.file + ": \"" + include.path +
+                      "\" does not start at the root of the project");
     } else if (include.quoted && !kMayKnow.at(folder_of(include.file)).contains(target)) {
       found.push_back(include.file + " must not know " + include.path);
     }
@@ -76,7 +86,8 @@ std::vector<std::string> violations(const std::vector<Include>& includes) {
     for (const auto& [vendor, folders] : kVendors) {
       if (!include.path.starts_with(vendor)) continue;
       bool allowed = false;
-      for (const std::string& folder : folders) allowed = allowed || include.file.starts_with(folder);
+      for (const std::string& folder : folders)
+        allowed = allowed || include.file.starts_with(folder);
       if (!allowed) found.push_back(include.file + " must not include <" + include.path + ">");
     }
   }

@@ -20,7 +20,9 @@ void print_stack(const char* why) {
   ::backtrace_symbols_fd(frames, count, STDERR_FILENO);
 }
 
-void on_question(int) { print_stack("asked where it is (SIGQUIT):\n"); }
+void on_question(int) {
+  print_stack("asked where it is (SIGQUIT):\n");
+}
 
 void on_crash(int signal) {
   print_stack("died of a signal, at:\n");
@@ -28,7 +30,9 @@ void on_crash(int signal) {
   ::raise(signal);
 }
 
-void on_drain(int) { drain_asked.store(true, std::memory_order_relaxed); }
+void on_drain(int) {
+  drain_asked.store(true, std::memory_order_relaxed);
+}
 
 void handle(int signal, void (*handler)(int), int flags) {
   struct sigaction action {};
@@ -58,6 +62,8 @@ bool die_with_parent() {
   return parent != 1 && ::getppid() == parent;
 }
 
-bool drain_signalled() { return drain_asked.load(std::memory_order_relaxed); }
+bool drain_signalled() {
+  return drain_asked.load(std::memory_order_relaxed);
+}
 
 }  // namespace surefoot

@@ -42,9 +42,9 @@ struct IdxFile {
 struct SyntheticOptions {
   std::uint64_t seed = 1;
   std::int64_t samples = 1024;
-  std::int64_t classes = 10;        // values: number of patterns
+  std::int64_t classes = 10;             // values: number of patterns
   std::vector<std::int64_t> shape = {};  // values
-  std::int64_t block_size = 0;      // above 0: tokens, not values
+  std::int64_t block_size = 0;           // above 0: tokens, not values
   std::int64_t vocab_size = 256;
 };
 [[nodiscard]] std::unique_ptr<Dataset> make_synthetic(const SyntheticOptions& options);

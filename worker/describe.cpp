@@ -9,9 +9,13 @@
 namespace surefoot {
 
 std::string describe(const config::Job& job, const Model& model, const Dataset& dataset) {
-  const int micro_batches = static_cast<int>(job.train().global_batch_size() / job.train().micro_batch_size());
-  const int workers = std::clamp(job.resources().num_nodes().max() * job.resources().workers_per_node().max(), 1, micro_batches);
-  const std::int64_t vector_bytes = (model.gradient_elements() + model.buffer_elements()) * static_cast<std::int64_t>(sizeof(float));
+  const int micro_batches =
+      static_cast<int>(job.train().global_batch_size() / job.train().micro_batch_size());
+  const int workers =
+      std::clamp(job.resources().num_nodes().max() * job.resources().workers_per_node().max(), 1,
+                 micro_batches);
+  const std::int64_t vector_bytes = (model.gradient_elements() + model.buffer_elements()) *
+                                    static_cast<std::int64_t>(sizeof(float));
   int buffers = 0;
   std::int64_t roots = 0;
   for (int rank = 0; rank < workers; ++rank) {
@@ -20,7 +24,8 @@ std::string describe(const config::Job& job, const Model& model, const Dataset& 
     buffers = std::max(buffers, schedule.slot_count);
     roots += static_cast<std::int64_t>(schedule.root_slots.size());
   }
-  const double samples = static_cast<double>(job.train().max_steps() * job.train().global_batch_size());
+  const double samples =
+      static_cast<double>(job.train().max_steps() * job.train().global_batch_size());
   const nlohmann::json needs = {
       {"parameters", model.parameter_count()},
       {"state_bytes", model.layout().bytes},

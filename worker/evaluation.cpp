@@ -27,7 +27,8 @@ Result<Evaluation> Evaluator::evaluate(Model& model, Communicator& communicator,
                                        const std::function<void()>& between) {
   std::string mine;
   Status failed;
-  for (std::int64_t batch = communicator.rank(); batch < batches_ && failed; batch += communicator.size()) {
+  for (std::int64_t batch = communicator.rank(); batch < batches_ && failed;
+       batch += communicator.size()) {
     between();
     const std::int64_t begin = batch * batch_size_;
     std::vector<std::int64_t> indices(std::min(batch_size_, dataset_.size(Split::kEval) - begin));
@@ -43,7 +44,8 @@ Result<Evaluation> Evaluator::evaluate(Model& model, Communicator& communicator,
     mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
   }
   SUREFOOT_TRY(agree(communicator, failed, deadline, "evaluation"));
-  SUREFOOT_ASSIGN(const auto all, all_gather(communicator, mine, deadline, "the sums of the evaluation"));
+  SUREFOOT_ASSIGN(const auto all,
+                  all_gather(communicator, mine, deadline, "the sums of the evaluation"));
   std::vector<EvaluationSums> by_batch(batches_);
   for (const std::string& entries : all) {
     for (std::size_t at = 0; at + sizeof(BatchSums) <= entries.size(); at += sizeof(BatchSums)) {
@@ -62,7 +64,8 @@ Result<Evaluation> Evaluator::evaluate(Model& model, Communicator& communicator,
   Evaluation result;
   result.samples = total.samples;
   result.loss = total.samples > 0 ? total.loss_sum / static_cast<double>(total.samples) : 0;
-  if (total.answers > 0) result.accuracy = static_cast<double>(total.right) / static_cast<double>(total.answers);
+  if (total.answers > 0)
+    result.accuracy = static_cast<double>(total.right) / static_cast<double>(total.answers);
   return result;
 }
 

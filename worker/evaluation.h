@@ -1,7 +1,8 @@
 // Evaluation on held-out data.
 //
-// Batch e holds the held-out samples [e B, (e+1) B), the last one shorter; rank e mod P computes it; sums are added as doubles in batch order, so the result does
-// not depend on P. Leaves generator, buffers and training state alone. One thread.
+// Batch e holds the held-out samples [e B, (e+1) B), the last one shorter; rank e mod P computes
+// it; sums are added as doubles in batch order, so the result does not depend on P. Leaves
+// generator, buffers and training state alone. One thread.
 #pragma once
 
 #include "collectives/communicator.h"
@@ -21,7 +22,8 @@ class Evaluator {
   // `batches`: how many, 0 for all held-out data. The dataset must outlive this object.
   Evaluator(const Dataset& dataset, std::int64_t batch_size, std::int64_t batches);
   [[nodiscard]] bool has_data() const { return batches_ > 0; }
-  // All ranks call it at once; the same result on all. Waits until `deadline` for the others; `between` is called before each batch.
+  // All ranks call it at once; the same result on all. Waits until `deadline` for the others;
+  // `between` is called before each batch.
   [[nodiscard]] Result<Evaluation> evaluate(Model& model, Communicator& communicator, Time deadline,
                                             const std::function<void()>& between);
 

@@ -1,13 +1,16 @@
-// surefoot-worker: one MPI rank that trains. `mpirun -np 4 surefoot-worker job.yaml` works without a supervisor, and resumes by itself when run again.
+// surefoot-worker: one MPI rank that trains. `mpirun -np 4 surefoot-worker job.yaml` works without
+// a supervisor, and resumes by itself when run again.
 //
-// Exit codes: 0 done; 64 job file, 65 data or model, 66 machine (memory, disk, ports): the user has to act; 75 drained, resumable; 76 this attempt
-// cannot go on (a peer is missing, another gang is newer): start the next.
+// Exit codes: 0 done; 64 job file, 65 data or model, 66 machine (memory, disk, ports): the user has
+// to act; 75 drained, resumable; 76 this attempt cannot go on (a peer is missing, another gang is
+// newer): start the next.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "checkpoint/arena_space.h"
 #include "collectives/collectives.h"
 #include "collectives/mpi/mpi_communicator.h"
 #include "common/log.h"
@@ -22,14 +25,24 @@
 namespace surefoot {
 namespace {
 
-enum ExitCode { kExitDone = 0, kExitJobFile = 64, kExitData = 65, kExitMachine = 66, kExitDrained = 75, kExitRestart = 76 };
+enum ExitCode {
+  kExitDone = 0,
+  kExitJobFile = 64,
+  kExitData = 65,
+  kExitMachine = 66,
+  kExitDrained = 75,
+  kExitRestart = 76
+};
 
 int exit_code_of(Code code) {
   switch (code) {
     case Code::kInvalid:
-    case Code::kNotFound: return kExitData;
-    case Code::kNoSpace: return kExitMachine;
-    default: return kExitRestart;
+    case Code::kNotFound:
+      return kExitData;
+    case Code::kNoSpace:
+      return kExitMachine;
+    default:
+      return kExitRestart;
   }
 }
 
@@ -45,7 +58,8 @@ struct Worker {
   std::optional<Session> session;
 };
 
-// The last words of a rank stand in its line of the arena header, where the supervisor finds them, and in its log.
+// The last words of a rank stand in its line of the arena header, where the supervisor finds them,
+// and in its log.
 void record_exit(Worker& worker, int code, const std::string& reason) {
   if (!worker.session || !worker.session->arena) return;
   set_exit(worker.session->arena->line(worker.session->place.local_rank), code, reason);
@@ -92,8 +106,13 @@ Time startup_deadline(const Worker& worker) {
 }
 
 Status start_service(Worker& worker, Time deadline) {
+  // The supervisor has looked before it launched.
+  if (!worker.options.supervised()) {
+    SUREFOOT_TRY(check_arena_base(worker.job.job.checkpoint().arena(), worker.options.world_size));
+  }
   SUREFOOT_ASSIGN(worker.request.job_id, worker.directory.job_id(worker.job.job.name()));
-  ServiceClient client(arena_folder(worker.job.job.checkpoint().arena(), worker.request.job_id), worker.request.job_id);
+  ServiceClient client(arena_folder(worker.job.job.checkpoint().arena(), worker.request.job_id),
+                       worker.request.job_id);
   ServiceLaunch launch;
   launch.program = std::filesystem::path(program_directory()) / "surefoot-node";
   launch.job_file = worker.job.file;
@@ -118,17 +137,22 @@ Status build_model(Worker& worker) {
 // All ranks must compute the same thing, or the promise of equal bits is empty.
 Status compare_with_rank_zero(Worker& worker, Time deadline) {
   Communicator& communicator = *worker.communicator;
-  const std::int64_t micro_batches = worker.job.job.train().global_batch_size() / worker.job.job.train().micro_batch_size();
+  const std::int64_t micro_batches =
+      worker.job.job.train().global_batch_size() / worker.job.job.train().micro_batch_size();
   if (communicator.size() > micro_batches) {
-    return error(Code::kInvalid, "{} workers, but a step has only {} micro-batches (global_batch_size / micro_batch_size)",
-                 communicator.size(), micro_batches);
+    return error(
+        Code::kInvalid,
+        "{} workers, but a step has only {} micro-batches (global_batch_size / micro_batch_size)",
+        communicator.size(), micro_batches);
   }
   const std::string mine = worker.request.identity.hash.hex() + " " + worker.request.numerics_id;
-  SUREFOOT_ASSIGN(const auto all, all_gather(communicator, mine, deadline, "the comparison of data and processors"));
+  SUREFOOT_ASSIGN(const auto all, all_gather(communicator, mine, deadline,
+                                             "the comparison of data and processors"));
   for (int rank = 1; rank < communicator.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return error(Code::kInvalid, "rank {} has other data or another processor than rank 0: {} against {}", rank, all[rank],
-                 all[0]);
+    return error(Code::kInvalid,
+                 "rank {} has other data or another processor than rank 0: {} against {}", rank,
+                 all[rank], all[0]);
   }
   return {};
 }
@@ -139,18 +163,23 @@ Result<Outcome> train(Worker& worker) {
   SUREFOOT_TRY(compare_with_rank_zero(worker, deadline));
   SUREFOOT_ASSIGN(worker.session, join(*worker.communicator, worker.request, deadline));
   Session& session = *worker.session;
-  init_log(fmt::format("worker {}/{}@{}", session.attempt, worker.communicator->rank(), host_name()));
+  init_log(
+      fmt::format("worker {}/{}@{}", session.attempt, worker.communicator->rank(), host_name()));
   std::vector<InjectedFault> faults;
   if (!worker.options.faults.empty()) {
-    SUREFOOT_ASSIGN(faults, parse_faults({worker.options.faults},
-                                         {worker.job.job.train().max_steps(), worker.communicator->size()}));
+    SUREFOOT_ASSIGN(
+        faults, parse_faults({worker.options.faults},
+                             {worker.job.job.train().max_steps(), worker.communicator->size()}));
   }
-  FaultTrigger trigger(*session.arena, std::move(faults), worker.communicator->rank(), worker.communicator->size(),
-                       worker.options.supervisor);
-  Trainer trainer({*worker.communicator, worker.request, session, *worker.model, *worker.dataset, trigger, [&worker] {
+  FaultTrigger trigger(*session.arena, std::move(faults), worker.communicator->rank(),
+                       worker.communicator->size(), worker.options.supervisor);
+  Trainer trainer({*worker.communicator, worker.request, session, *worker.model, *worker.dataset,
+                   trigger, [&worker] {
                      if (worker.options.supervised()) return;  // the supervisor sees to it
                      const Status started = start_service(worker, now() + std::chrono::seconds(10));
-                     if (!started) spdlog::warn("no checkpoint service: {}; training goes on", started.error().message);
+                     if (!started)
+                       spdlog::warn("no checkpoint service: {}; training goes on",
+                                    started.error().message);
                    }});
   return trainer.run();
 }
@@ -164,7 +193,8 @@ int run(int argc, char** argv) {
   Worker worker;
   worker.options = std::move(*options);
   redirect_output(worker.options);
-  init_log(fmt::format("worker {}/{}@{}", worker.options.attempt, worker.options.rank, host_name()));
+  init_log(
+      fmt::format("worker {}/{}@{}", worker.options.attempt, worker.options.rank, host_name()));
   // Without mpirun (a world of one) the parent is whoever typed the command.
   if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr && !die_with_parent()) return kExitRestart;
   install_crash_report();
@@ -177,17 +207,22 @@ int run(int argc, char** argv) {
     return kExitDone;
   }
 
-  // The service is started before MPI, whose library leaves descriptors and handlers behind that no other process should get.
+  // The service is started before MPI, whose library leaves descriptors and handlers behind that no
+  // other process should get.
   Status started;
   if (worker.options.local_rank == 0) started = start_service(worker, startup_deadline(worker));
+  // Without room for MPI's own files the others could not even be told.
+  if (!started && started.error().code == Code::kNoSpace) leave(worker, started.error());
   auto communicator = MpiCommunicator::open(startup_deadline(worker));
   if (!communicator) leave(worker, communicator.error());
   worker.communicator = std::move(*communicator);
   if (worker.communicator->size() != worker.options.world_size) {
-    leave(worker, error(Code::kRestart, "MPI made a world of {}, asked for was {}", worker.communicator->size(),
-                        worker.options.world_size));
+    leave(worker, error(Code::kRestart, "MPI made a world of {}, asked for was {}",
+                        worker.communicator->size(), worker.options.world_size));
   }
-  if (auto all = agree(*worker.communicator, started, startup_deadline(worker), "the checkpoint services"); !all) {
+  if (auto all =
+          agree(*worker.communicator, started, startup_deadline(worker), "the checkpoint services");
+      !all) {
     leave(worker, all.error());
   }
   // Only now has every node a job directory with the id in it.
@@ -201,10 +236,12 @@ int run(int argc, char** argv) {
   if (!outcome) leave(worker, outcome.error());
   const bool done = *outcome == Outcome::kDone;
   const int code = done ? kExitDone : kExitDrained;
-  record_exit(worker, code, done ? "done" : fmt::format("drained after step {}", worker.session->step));
+  record_exit(worker, code,
+              done ? "done" : fmt::format("drained after step {}", worker.session->step));
   if (!done) spdlog::info("drained after step {}", worker.session->step);
   // Waits for all: mpirun ends those that are still here when one has left with a code.
-  if (auto closed = worker.communicator->close(startup_deadline(worker)); !closed) leave(worker, closed.error());
+  if (auto closed = worker.communicator->close(startup_deadline(worker)); !closed)
+    leave(worker, closed.error());
   std::fflush(nullptr);
   // libtorch's static destructors take a tenth of a second and free what the kernel frees anyway.
   ::_exit(code);
@@ -213,4 +250,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace surefoot
 
-int main(int argc, char** argv) { return surefoot::run(argc, argv); }
+int main(int argc, char** argv) {
+  return surefoot::run(argc, argv);
+}

@@ -2,8 +2,8 @@
 
 #include <dlfcn.h>
 
-#include "worker/numerics_build.h"  // kNumericsBuild, made by the build from the sources that compute
 #include "worker/float_mode.h"
+#include "worker/numerics_build.h"  // kNumericsBuild, made by the build from the sources that compute
 #include "worker/torch_compat.h"
 
 namespace surefoot {

@@ -7,7 +7,9 @@
 namespace surefoot {
 namespace {
 
-constexpr const char* kUsage = "usage: surefoot-worker JOB.yaml [--dir DIR] [--set KEY=VALUE]... [--accept-changes] [--describe]";
+constexpr const char* kUsage =
+    "usage: surefoot-worker JOB.yaml [--dir DIR] [--set KEY=VALUE]... [--accept-changes] "
+    "[--describe]";
 
 std::string text_of(const char* variable) {
   const char* value = std::getenv(variable);
@@ -26,7 +28,8 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const bool takes_value = argument == "--dir" || argument == "--set";
-    if (takes_value && i + 1 == argc) return error(Code::kInvalid, "{} needs a value\n{}", argument, kUsage);
+    if (takes_value && i + 1 == argc)
+      return error(Code::kInvalid, "{} needs a value\n{}", argument, kUsage);
     if (argument == "--dir") {
       options.directory = argv[++i];
     } else if (argument == "--set") {
@@ -53,12 +56,15 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
 }
 
 void export_standard_variables(const WorkerOptions& options) {
-  const auto set = [](const char* variable, const std::string& value) { ::setenv(variable, value.c_str(), 0); };
+  const auto set = [](const char* variable, const std::string& value) {
+    ::setenv(variable, value.c_str(), 0);
+  };
   set("RANK", std::to_string(options.rank));
   set("LOCAL_RANK", std::to_string(options.local_rank));
   set("WORLD_SIZE", std::to_string(options.world_size));
   set("LOCAL_WORLD_SIZE", std::to_string(number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1)));
-  // A program that needs them gets rank 0's host from the supervisor; one machine is its own master.
+  // A program that needs them gets rank 0's host from the supervisor; one machine is its own
+  // master.
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", "29400");
 }

@@ -21,17 +21,19 @@ struct WorkerOptions {
   int world_size = 1;
   int local_rank = 0;
   // From the supervisor.
-  Attempt attempt;           // 0: no supervisor
-  std::string faults;        // SUREFOOT_FAULTS
-  int supervisor = 0;        // pid
-  std::string log_directory; // SUREFOOT_LOG_DIR: rank-N.log is written there instead of standard output and error
+  Attempt attempt;            // 0: no supervisor
+  std::string faults;         // SUREFOOT_FAULTS
+  int supervisor = 0;         // pid
+  std::string log_directory;  // SUREFOOT_LOG_DIR: rank-N.log is written there instead of standard
+                              // output and error
   [[nodiscard]] bool supervised() const { return attempt.value > 0; }
 };
 
 // kInvalid: with a usage line.
 [[nodiscard]] Result<WorkerOptions> parse_options(int argc, const char* const* argv);
 
-// Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which PyTorch programs know, from Open MPI's variables.
+// Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which PyTorch
+// programs know, from Open MPI's variables.
 void export_standard_variables(const WorkerOptions& options);
 
 }  // namespace surefoot

@@ -16,8 +16,8 @@ constexpr Duration kLockPatience = std::chrono::seconds(5);
 
 Candidate from_message(const service::Candidate& message, int node) {
   Candidate candidate;
-  candidate.source =
-      message.source() == service::Candidate::ARENA ? Candidate::Source::kArena : Candidate::Source::kStore;
+  candidate.source = message.source() == service::Candidate::ARENA ? Candidate::Source::kArena
+                                                                   : Candidate::Source::kStore;
   candidate.step = Step{message.step()};
   candidate.attempt = Attempt{message.attempt()};
   candidate.digest = Digest::from_hex(message.digest()).value_or(Digest{});
@@ -27,7 +27,8 @@ Candidate from_message(const service::Candidate& message, int node) {
 
 service::Candidate to_message(const Candidate& candidate) {
   service::Candidate message;
-  message.set_source(candidate.source == Candidate::Source::kArena ? service::Candidate::ARENA : service::Candidate::STORE);
+  message.set_source(candidate.source == Candidate::Source::kArena ? service::Candidate::ARENA
+                                                                   : service::Candidate::STORE);
   message.set_step(candidate.step.value);
   message.set_attempt(candidate.attempt.value);
   message.set_digest(candidate.digest.hex());
@@ -37,8 +38,9 @@ service::Candidate to_message(const Candidate& candidate) {
 
 std::string describe(const Candidate& candidate) {
   return fmt::format("step {} of attempt {} in {}", candidate.step, candidate.attempt,
-                     candidate.source == Candidate::Source::kArena ? fmt::format("the memory of node {}", candidate.node)
-                                                                   : std::string("the store"));
+                     candidate.source == Candidate::Source::kArena
+                         ? fmt::format("the memory of node {}", candidate.node)
+                         : std::string("the store"));
 }
 
 // One rank's part in coming together.
@@ -65,8 +67,9 @@ class Joiner {
     if (session_.attempt.value == 0) session_.attempt = request_.attempt;
     if (communicator_.rank() == 0) mine = hello_once();
     SUREFOOT_TRY(agree(communicator_, mine, deadline_, "hello of rank 0"));
-    SUREFOOT_ASSIGN(const std::string number, broadcast(communicator_, std::to_string(session_.attempt.value), 0, deadline_,
-                                                        "the attempt's number"));
+    SUREFOOT_ASSIGN(const std::string number,
+                    broadcast(communicator_, std::to_string(session_.attempt.value), 0, deadline_,
+                              "the attempt's number"));
     session_.attempt = Attempt{std::stoll(number)};
     if (leads() && communicator_.rank() != 0) mine = hello_once();
     return agree(communicator_, mine, deadline_, "hello of each node");
@@ -74,7 +77,8 @@ class Joiner {
 
   Status gather_candidates() {
     std::string mine = leads() ? hello_.SerializeAsString() : std::string();
-    SUREFOOT_ASSIGN(const auto all, all_gather(communicator_, mine, deadline_, "copies of the state"));
+    SUREFOOT_ASSIGN(const auto all,
+                    all_gather(communicator_, mine, deadline_, "copies of the state"));
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       service::HelloReply reply;
       if (all[rank].empty() || !reply.ParseFromString(all[rank])) continue;
@@ -83,7 +87,8 @@ class Joiner {
         inventory_.candidates.push_back(from_message(candidate, session_.places[rank].node));
       }
     }
-    inventory_.restart_when_lost = request_.job->checkpoint().on_lost_state() == config::Checkpoint::restart;
+    inventory_.restart_when_lost =
+        request_.job->checkpoint().on_lost_state() == config::Checkpoint::restart;
     return {};
   }
 
@@ -99,14 +104,16 @@ class Joiner {
     for (;;) {
       SUREFOOT_ASSIGN(const RestorePlan plan, plan_restore(inventory_));
       if (communicator_.rank() == 0) {
-        spdlog::info("restore: {}{}", plan.source ? describe(*plan.source) + ": " : std::string(), plan.reason);
+        spdlog::info("restore: {}{}", plan.source ? describe(*plan.source) + ": " : std::string(),
+                     plan.reason);
       }
       if (!plan.source) return share_slot(-1);
       const Status mine = leads() ? restore_once(*plan.source) : Status();
       const Status all = agree(communicator_, mine, deadline_, "restore");
       if (all) return share_slot(restored_.slot());
       if (all.error().code != Code::kCorrupt) return all;
-      if (communicator_.rank() == 0) spdlog::warn("refused {}: {}", describe(*plan.source), all.error().message);
+      if (communicator_.rank() == 0)
+        spdlog::warn("refused {}: {}", describe(*plan.source), all.error().message);
       inventory_.failed.push_back(*plan.source);
     }
   }
@@ -114,7 +121,8 @@ class Joiner {
   // Each rank registers before it writes to any slot, so that a later attempt can wait for its end.
   Status open_arena() {
     SUREFOOT_ASSIGN(session_.arena, Arena::open(session_.arena_path));
-    const Status mine = register_writer(*session_.arena, session_.attempt, session_.place.local_rank, communicator_.rank());
+    const Status mine = register_writer(*session_.arena, session_.attempt,
+                                        session_.place.local_rank, communicator_.rank());
     return agree(communicator_, mine, deadline_, "opening the arena");
   }
 
@@ -173,7 +181,8 @@ class Joiner {
   Status share_slot(int slot) {
     restored_.set_slot(slot);
     const std::string mine = leads() ? restored_.SerializeAsString() : std::string();
-    SUREFOOT_ASSIGN(const auto all, all_gather(communicator_, mine, deadline_, "the restored slots"));
+    SUREFOOT_ASSIGN(const auto all,
+                    all_gather(communicator_, mine, deadline_, "the restored slots"));
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const Place& place = session_.places[rank];
       if (place.node != session_.place.node || place.local_rank != 0) continue;
@@ -205,7 +214,8 @@ std::vector<Place> places_of(const std::vector<std::string>& hosts) {
     const int node = node_of.try_emplace(host, static_cast<int>(node_of.size())).first->second;
     places.push_back({node, ranks_on[host]++, 0});
   }
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) places[rank].local_size = ranks_on[hosts[rank]];
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+    places[rank].local_size = ranks_on[hosts[rank]];
   return places;
 }
 
@@ -221,7 +231,8 @@ Result<Session> join(Communicator& communicator, const JoinRequest& request, Tim
   return session;
 }
 
-Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session, Step before, Time deadline) {
+Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session,
+                 Step before, Time deadline) {
   if (session.place.local_rank == 0) {
     for (int slot = 0; slot < kSlots; ++slot) {
       const SlotInfo info = session.arena->slot(slot);
@@ -232,7 +243,8 @@ Status roll_back(Communicator& communicator, const JoinRequest& request, Session
   SUREFOOT_TRY(joiner.say_hello());
   SUREFOOT_TRY(joiner.gather_candidates());
   joiner.offer_only_before(before);
-  if (!joiner.offers_any()) return error(Code::kNotFound, "no checkpoint before step {} is left to roll back to", before);
+  if (!joiner.offers_any())
+    return error(Code::kNotFound, "no checkpoint before step {} is left to roll back to", before);
   return joiner.restore();
 }
 

@@ -1,7 +1,10 @@
-// How a gang comes together: places, the service of each node, the attempt's number, and the state that all start from.
+// How a gang comes together: places, the service of each node, the attempt's number, and the state
+// that all start from.
 //
-// Every rank calls join() once. Local rank 0 of each node ("leader") holds the gang lock of its node, says hello to its service, and asks it to restore what
-// rank 0 has chosen for all. An error on one rank is an error on all, so nobody is left waiting. Blocks until `deadline` at the longest.
+// Every rank calls join() once. Local rank 0 of each node ("leader") holds the gang lock of its
+// node, says hello to its service, and asks it to restore what rank 0 has chosen for all. An error
+// on one rank is an error on all, so nobody is left waiting. Blocks until `deadline` at the
+// longest.
 #pragma once
 
 #include <memory>
@@ -34,7 +37,7 @@ struct Session {
   std::filesystem::path arena_path;
   std::unique_ptr<Arena> arena;
   std::optional<FolderLock> gang_lock;  // leaders only; held as long as the gang lives
-  int slot = -1;                        // READY and verified, in this node's arena; -1: the job starts at step 0
+  int slot = -1;  // READY and verified, in this node's arena; -1: the job starts at step 0
   Step step;
   std::int64_t samples = 0;
 };
@@ -42,10 +45,12 @@ struct Session {
 // Ranks with equal `host` share a node; nodes are numbered by their lowest rank.
 [[nodiscard]] std::vector<Place> places_of(const std::vector<std::string>& hosts);
 
-[[nodiscard]] Result<Session> join(Communicator& communicator, const JoinRequest& request, Time deadline);
+[[nodiscard]] Result<Session> join(Communicator& communicator, const JoinRequest& request,
+                                   Time deadline);
 
-// Brings the newest copy older than `before` that verifies into every node's arena, and frees the slots of `before` and later. For `on_nan: rollback`.
-// kNotFound: there is none.
-Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session, Step before, Time deadline);
+// Brings the newest copy older than `before` that verifies into every node's arena, and frees the
+// slots of `before` and later. For `on_nan: rollback`. kNotFound: there is none.
+Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session,
+                 Step before, Time deadline);
 
 }  // namespace surefoot

@@ -22,15 +22,18 @@ ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_b
   options.gradient_elements = parts.model.gradient_elements();
   options.buffer_elements = parts.model.buffer_elements();
   options.micro_batches = static_cast<int>(micro_batches);
-  options.bucket_elements = parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
+  options.bucket_elements =
+      parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
   options.places = parts.session.places;
   return options;
 }
 
-std::unique_ptr<Reducer> make_reducer(const Trainer::Parts& parts, std::int64_t micro_batches) {
+Result<std::unique_ptr<Reducer>> make_reducer(const Trainer::Parts& parts,
+                                              std::int64_t micro_batches, Time deadline) {
   const ReducerOptions options = reducer_options(parts, micro_batches);
-  return parts.request.job->train().reduction() == config::Train::fast ? make_fast_reducer(parts.communicator, options)
-                                                                       : make_tree_reducer(parts.communicator, options);
+  if (parts.request.job->train().reduction() == config::Train::fast)
+    return make_fast_reducer(parts.communicator, options);
+  return connect_tree_reducer(parts.communicator, options, deadline);
 }
 
 std::uint64_t first_word(const Digest& digest) {
@@ -41,7 +44,8 @@ std::uint64_t first_word(const Digest& digest) {
 
 // Base pointers of the sections in one state. `Byte` is std::byte or const std::byte.
 template <class State, class Byte>
-State sections_of(const StateLayout& layout, const config::Optimizer& options, std::span<Byte> state) {
+State sections_of(const StateLayout& layout, const config::Optimizer& options,
+                  std::span<Byte> state) {
   using Pointer = decltype(State::parameters);
   const auto at = [&](const std::string& name) {
     return reinterpret_cast<Pointer>(state.data() + layout.find(name)->offset);
@@ -66,7 +70,6 @@ Trainer::Trainer(Parts parts)
       order_(static_cast<std::uint64_t>(train_.seed()), parts.dataset.size(Split::kTrain)),
       schedule_(Schedule::of(train_)),
       optimizer_(train_.optimizer(), parts.model.decayed()),
-      reducer_(make_reducer(parts, micro_batches_)),
       snapshotter_(*parts.session.arena, parts.session.attempt, parts.session.place.local_rank,
                    parts.session.place.local_size),
       batch_(parts.dataset, train_.micro_batch_size()),
@@ -81,7 +84,8 @@ Time Trainer::step_deadline() const {
 
 void Trainer::enter(Step step, Phase phase) {
   const Time at = now();
-  if (phase_since_ != Time{}) phase_seconds_[static_cast<std::size_t>(phase_)] += seconds(at - phase_since_);
+  if (phase_since_ != Time{})
+    phase_seconds_[static_cast<std::size_t>(phase_)] += seconds(at - phase_since_);
   phase_ = phase;
   phase_since_ = at;
   set_phase(parts_.session.arena->line(parts_.session.place.local_rank), phase, step);
@@ -102,16 +106,19 @@ Result<Outcome> Trainer::run() {
 }
 
 Status Trainer::start() {
+  SUREFOOT_ASSIGN(reducer_, make_reducer(parts_, micro_batches_, step_deadline()));
   if (parts_.session.slot < 0) {
     SUREFOOT_TRY(write_step_zero());
   } else {
     snapshotter_.start_from(parts_.session.slot);
   }
   parts_.model.bind_state(snapshotter_.read_bytes());
-  if (train_.reduction() != config::Train::fast && parts_.request.job->model().kind() == config::Model::torchscript) {
+  if (train_.reduction() != config::Train::fast &&
+      parts_.request.job->model().kind() == config::Model::torchscript) {
     micro_batch_samples(order_, Step{1}, micro_batches_, 0, indices_);
     SUREFOOT_TRY(batch_.fill(parts_.dataset, Split::kTrain, indices_));
-    SUREFOOT_TRY(agree(parts_.communicator, check_repeatable(parts_.model, batch_), step_deadline(), "the check of the module"));
+    SUREFOOT_TRY(agree(parts_.communicator, check_repeatable(parts_.model, batch_), step_deadline(),
+                       "the check of the module"));
   }
   // The attempt before may have died between a finished step and its evaluation.
   if (parts_.session.step.value > 0) SUREFOOT_TRY(evaluate_unless_done());
@@ -130,7 +137,8 @@ Status Trainer::write_step_zero() {
 Result<bool> Trainer::step(Step step, bool& drain) {
   phase_seconds_.fill(0);
   enter(step, Phase::kData);
-  if (leads() && now() - parts_.session.arena->last_service_heartbeat() > kServiceSilence) parts_.service_missing();
+  if (leads() && now() - parts_.session.arena->last_service_heartbeat() > kServiceSilence)
+    parts_.service_missing();
   SUREFOOT_TRY(snapshotter_.begin(step, step_deadline()));
   SUREFOOT_TRY(accumulate(step));
   enter(step, Phase::kReduction);
@@ -144,7 +152,8 @@ Result<bool> Trainer::step(Step step, bool& drain) {
   update(step, decision);
   enter(step, Phase::kSnapshot);
   const std::int64_t samples = step.value * train_.global_batch_size();
-  SUREFOOT_TRY(snapshotter_.commit(samples, decision.checkpoint, record_of(step, decision), step_deadline()));
+  SUREFOOT_TRY(snapshotter_.commit(samples, decision.checkpoint, record_of(step, decision),
+                                   step_deadline()));
   parts_.session.step = step;
   parts_.session.samples = samples;
   parts_.model.bind_state(snapshotter_.read_bytes());
@@ -154,7 +163,8 @@ Result<bool> Trainer::step(Step step, bool& drain) {
 
 Status Trainer::accumulate(Step step) {
   reducer_->begin_step();
-  const TreeNode mine = micro_batches_of(parts_.communicator.rank(), parts_.communicator.size(), static_cast<int>(micro_batches_));
+  const TreeNode mine = micro_batches_of(parts_.communicator.rank(), parts_.communicator.size(),
+                                         static_cast<int>(micro_batches_));
   const std::int64_t buffers = parts_.model.buffer_elements();
   for (int m = mine.begin; m < mine.end; ++m) {
     if (m > mine.begin) enter(step, Phase::kData);
@@ -162,13 +172,19 @@ Status Trainer::accumulate(Step step) {
     SUREFOOT_TRY(batch_.fill(parts_.dataset, Split::kTrain, indices_));
     enter(step, Phase::kForwardBackward);
     const std::span<float> vector = reducer_->begin_micro_batch();
-    parts_.model.bind_gradients(vector.first(static_cast<std::size_t>(parts_.model.gradient_elements())));
-    SUREFOOT_ASSIGN(const double loss,
-                    parts_.model.micro_batch(batch_, generator_seed(static_cast<std::uint64_t>(train_.seed()), step, m)));
+    parts_.model.bind_gradients(
+        vector.first(static_cast<std::size_t>(parts_.model.gradient_elements())));
+    SUREFOOT_ASSIGN(
+        const double loss,
+        parts_.model.micro_batch(
+            batch_, generator_seed(static_cast<std::uint64_t>(train_.seed()), step, m)));
+    // Also without buffers to reduce: it checks those that must come out equal.
+    std::span<float> changes;
     if (buffers > 0) {
-      SUREFOOT_TRY(parts_.model.take_buffer_changes(
-          vector.subspan(static_cast<std::size_t>(reducer_->buffer_begin()), static_cast<std::size_t>(buffers))));
+      changes = vector.subspan(static_cast<std::size_t>(reducer_->buffer_begin()),
+                               static_cast<std::size_t>(buffers));
     }
+    SUREFOOT_TRY(parts_.model.take_buffer_changes(changes));
     reducer_->end_micro_batch(loss);
   }
   return {};
@@ -178,14 +194,17 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   ControlWord word;
   word.bits = parts_.session.arena->requests().load(std::memory_order_relaxed);
   if (drain_signalled()) word.bits |= kRequestDrain;
-  // The state the step started from is compared too: a node whose copy is not that of rank 0 must not go on.
+  // The state the step started from is compared too: a node whose copy is not that of rank 0 must
+  // not go on.
   const int read_slot = parts_.session.arena->newest_ready().value_or(0);
   word.must_match = {first_word(parts_.model.other_buffers_digest()),
                      first_word(parts_.session.arena->slot(read_slot).digest)};
   SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, step_deadline()));
   if (!reduced.mismatched[0].empty()) {
-    return error(Code::kInvalid, "rank {}: buffers that are not floating point differ from those of rank 0: {}",
-                 fmt::join(reduced.mismatched[0], ", "), fmt::join(parts_.model.other_buffers(), " "));
+    return error(Code::kInvalid,
+                 "rank {}: buffers that are not floating point differ from those of rank 0: {}",
+                 fmt::join(reduced.mismatched[0], ", "),
+                 fmt::join(parts_.model.other_buffers(), " "));
   }
   if (!reduced.mismatched[1].empty()) {
     return error(Code::kRestart, "rank {}: the state before step {} differs from that of rank 0",
@@ -203,8 +222,10 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
 
 void Trainer::update(Step step, const Decision& decision) {
   const StateLayout& layout = parts_.model.layout();
-  const auto from = sections_of<OptimizerState>(layout, train_.optimizer(), snapshotter_.read_bytes());
-  const auto to = sections_of<MutableOptimizerState>(layout, train_.optimizer(), snapshotter_.write_bytes());
+  const auto from =
+      sections_of<OptimizerState>(layout, train_.optimizer(), snapshotter_.read_bytes());
+  const auto to =
+      sections_of<MutableOptimizerState>(layout, train_.optimizer(), snapshotter_.write_bytes());
   StepScalars scalars;
   scalars.step = step;
   scalars.learning_rate = schedule_.learning_rate(step);
@@ -219,29 +240,39 @@ void Trainer::update(Step step, const Decision& decision) {
   const std::int64_t buffers = parts_.model.buffer_elements();
   if (buffers == 0) return;
   const std::int64_t offset = layout.find("buffers.F32")->offset;
-  const std::span before(reinterpret_cast<const float*>(snapshotter_.read_bytes().data() + offset), static_cast<std::size_t>(buffers));
-  const std::span after(reinterpret_cast<float*>(snapshotter_.write_bytes().data() + offset), static_cast<std::size_t>(buffers));
+  const std::span before(reinterpret_cast<const float*>(snapshotter_.read_bytes().data() + offset),
+                         static_cast<std::size_t>(buffers));
+  const std::span after(reinterpret_cast<float*>(snapshotter_.write_bytes().data() + offset),
+                        static_cast<std::size_t>(buffers));
   const std::int64_t first = reducer_->buffer_begin();
   for (const ElementRange& share : reducer_->share()) {
     const ElementRange range = clipped(share, first, first + buffers);
     const auto begin = static_cast<std::size_t>(range.begin - first);
     const auto count = static_cast<std::size_t>(range.end - range.begin);
     if (count == 0) continue;
-    apply_buffer_change(before.subspan(begin, count), sum.subspan(static_cast<std::size_t>(range.begin), count), micro_batches_,
+    apply_buffer_change(before.subspan(begin, count),
+                        sum.subspan(static_cast<std::size_t>(range.begin), count), micro_batches_,
                         after.subspan(begin, count));
   }
 }
 
-// A step that is not finite is never applied. The run is reproducible, so the same again is not chance.
+// A step that is not finite is never applied. The run is reproducible, so the same again is not
+// chance.
 Status Trainer::handle_not_finite(Step step, const Decision& decision) {
-  const std::string what = fmt::format("step {} is not finite (loss {}, gradient norm {})", step, decision.loss, decision.norm);
+  const std::string what = fmt::format("step {} is not finite (loss {}, gradient norm {})", step,
+                                       decision.loss, decision.norm);
   if (train_.on_nan() != config::Train::rollback) {
-    return error(Code::kInvalid, "{}; it was not applied. Lower the learning rate, or set train.on_nan: rollback", what);
+    return error(Code::kInvalid,
+                 "{}; it was not applied. Lower the learning rate, or set train.on_nan: rollback",
+                 what);
   }
-  if (rolled_back_) return error(Code::kInvalid, "{}, again after a rollback: it is reproducible", what);
+  if (rolled_back_)
+    return error(Code::kInvalid, "{}, again after a rollback: it is reproducible", what);
   rolled_back_ = step;
-  if (parts_.communicator.rank() == 0) spdlog::warn("{}: rolling back to an older checkpoint", what);
-  SUREFOOT_TRY(roll_back(parts_.communicator, parts_.request, parts_.session, step, step_deadline()));
+  if (parts_.communicator.rank() == 0)
+    spdlog::warn("{}: rolling back to an older checkpoint", what);
+  SUREFOOT_TRY(
+      roll_back(parts_.communicator, parts_.request, parts_.session, step, step_deadline()));
   snapshotter_.start_from(parts_.session.slot);
   parts_.model.bind_state(snapshotter_.read_bytes());
   return {};
@@ -262,7 +293,8 @@ StepRecord Trainer::record_of(Step step, const Decision& decision) const {
 
 Status Trainer::evaluate_unless_done() {
   const Step step = parts_.session.step;
-  const bool due = (train_.eval_every() > 0 && step.value % train_.eval_every() == 0) || step.value == train_.max_steps();
+  const bool due = (train_.eval_every() > 0 && step.value % train_.eval_every() == 0) ||
+                   step.value == train_.max_steps();
   if (!due || !evaluator_.has_data()) return {};
   bool known = false;
   if (parts_.communicator.rank() == 0) {
@@ -271,15 +303,16 @@ Status Trainer::evaluate_unless_done() {
       known = known || (record.kind == StepRecord::kEvaluation && record.step == step.value);
     }
   }
-  SUREFOOT_ASSIGN(const std::string answer,
-                  broadcast(parts_.communicator, known ? "known" : "", 0, step_deadline(), "whether to evaluate"));
+  SUREFOOT_ASSIGN(const std::string answer, broadcast(parts_.communicator, known ? "known" : "", 0,
+                                                      step_deadline(), "whether to evaluate"));
   return answer.empty() ? evaluate(step) : Status();
 }
 
 Status Trainer::evaluate(Step step) {
   enter(step, Phase::kEvaluation);
-  SUREFOOT_ASSIGN(const Evaluation result, evaluator_.evaluate(parts_.model, parts_.communicator, step_deadline(),
-                                                               [&] { enter(step, Phase::kEvaluation); }));
+  SUREFOOT_ASSIGN(const Evaluation result,
+                  evaluator_.evaluate(parts_.model, parts_.communicator, step_deadline(),
+                                      [&] { enter(step, Phase::kEvaluation); }));
   if (parts_.communicator.rank() != 0) return {};
   StepRecord record;
   record.kind = StepRecord::kEvaluation;
@@ -302,8 +335,9 @@ Status Trainer::finish() {
     request.mutable_finish()->set_step(parts_.session.step.value);
     auto reply = client.call(std::move(request), now() + kFinishPatience);
     if (reply) {
-      spdlog::info("done: weights_sha256 {} state_sha256 {} in {}", reply->finish().weights_sha256(),
-                   reply->finish().state_sha256(), reply->finish().folder());
+      spdlog::info("done: weights_sha256 {} state_sha256 {} in {}",
+                   reply->finish().weights_sha256(), reply->finish().state_sha256(),
+                   reply->finish().folder());
     } else {
       mine = reply.error();
     }

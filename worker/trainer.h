@@ -1,8 +1,10 @@
 // The training loop of one rank.
 //
-// A step: the leader of each node takes a slot; each rank runs its micro-batches while the reducer ships what is ready; the sums decide for all ranks
-// alike (loss, norm, control word); each rank of a node updates its share of the elements from the read slot into the write slot; commit() makes the step READY,
-// which is when it is finished. Data, gradients and updates depend on (job, step, micro-batch) only, so the bits depend on neither P nor the past.
+// A step: the leader of each node takes a slot; each rank runs its micro-batches while the reducer
+// ships what is ready; the sums decide for all ranks alike (loss, norm, control word); each rank of
+// a node updates its share of the elements from the read slot into the write slot; commit() makes
+// the step READY, which is when it is finished. Data, gradients and updates depend on (job, step,
+// micro-batch) only, so the bits depend on neither P nor the past.
 //
 // One thread. Returns when the job is done, drained or cannot go on.
 #pragma once
@@ -35,7 +37,8 @@ class Trainer {
     Model& model;
     const Dataset& dataset;
     FaultTrigger& faults;
-    // Called by local rank 0 before each step when the service has shown no heartbeat for a while. Without a supervisor it starts a new one.
+    // Called by local rank 0 before each step when the service has shown no heartbeat for a while.
+    // Without a supervisor it starts a new one.
     std::function<void()> service_missing;
   };
   explicit Trainer(Parts parts);
@@ -74,7 +77,7 @@ class Trainer {
   SampleOrder order_;
   Schedule schedule_;
   Optimizer optimizer_;
-  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Reducer> reducer_;  // from start() on: all ranks make it together
   Snapshotter snapshotter_;
   BatchBuffer batch_;
   std::vector<std::int64_t> indices_;

@@ -27,15 +27,16 @@ std::string mpi_text(int code) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-// Between two looks at something that is not there yet. The numbers are measured on two cores with
-// four ranks: a yield costs a microsecond and lets another rank run; a nap costs some 60 and frees
-// the core for everyone, which matters only in long waits.
+// Between two looks at something that is not there yet. A yield costs a microsecond on an idle core
+// and lets another rank run. On a core with work for everyone a yield waits for a whole round of
+// the scheduler, while who has slept is let in at once: so yields end by time, not by number. A nap
+// costs some 60 microseconds, which matters to nobody who has waited longer already.
 class Pause {
  public:
   void operator()() {
-    ++looks_;
-    if (looks_ < kSpins) return;
-    if (looks_ < kYields) {
+    if (++looks_ < kSpins) return;
+    if (looks_ == kSpins) begin_ = now();
+    if (now() - begin_ < kYieldFor) {
       sched_yield();
     } else {
       usleep(kNapMicroseconds);
@@ -44,9 +45,10 @@ class Pause {
 
  private:
   static constexpr int kSpins = 20;
-  static constexpr int kYields = 2000;
+  static constexpr Duration kYieldFor = std::chrono::microseconds(200);
   static constexpr unsigned kNapMicroseconds = 50;
   int looks_ = 0;
+  Time begin_;
 };
 
 }  // namespace

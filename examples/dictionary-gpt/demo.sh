@@ -4,5 +4,5 @@
 set -eu
 here="$(cd "$(dirname "$0")" && pwd)"
 "$here/../fetch_data.sh" dictionary-gpt
-[ $# -gt 0 ] || set -- --fault kill:rank=1,step=60,phase=update
+[ $# -gt 0 ] || set -- --fault kill:rank=1,step=150,phase=update
 exec "$here/../../build/release/bin/surefoot" run "$here/job.yaml" --fresh "$@"

@@ -13,9 +13,11 @@ void World::start_supervisor() {
   records_read_ = 0;
   opened_ = now_;
   elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = false;
+  user_stops_ = cancel_asked_ = final_ = rightly_given_up_ = false;
   interrupts_ = 0;
   if (life_ > 1) ++sights_.resumes;
+  known_step_ = journal_.finished_step.value;
+  known_row_ = journal_.failures_in_row;
   if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
                                                // user starts it all the same
     same_twice_ = false;

@@ -15,6 +15,9 @@ void World::check_decision(const Decision& decision, Attempt before) {
   if (next.history.finished_step.value > finished_)
     violated("the core claims a step that nobody has finished");
   note_failures(decision);
+  // By what was known when it was decided: steps of a gang left behind may become known later.
+  rightly_given_up_ =
+      rightly_given_up_ || (next.stop.exit_code == kExitDoNotRequeue && may_be_given_up());
   const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
                               next.doing == Doing::kCollecting;
   if (interrupts_ >= 2 && waits_for_gang)
@@ -210,7 +213,7 @@ void World::check_stop(const Stop& stop) {
     case JobState::kFailed:
       if (stop.exit_code == kExitDoNotRequeue) {
         ++sights_.do_not_requeue;
-        if (!may_be_given_up()) violated("given up within the budgets");
+        if (!rightly_given_up_ && !may_be_given_up()) violated("given up within the budgets");
       } else if (!final_) {
         violated("refused, but no worker did");
       }

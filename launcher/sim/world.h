@@ -216,6 +216,7 @@ class World {
   std::int64_t failures_seen_ = 0;  // by the core, of any kind
   std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
   bool known_same_ = false;
+  bool rightly_given_up_ = false;  // by this supervisor
   std::string known_failure_;
   bool same_twice_ = false;
   std::int64_t last_failure_step_ = -1;

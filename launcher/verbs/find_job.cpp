@@ -72,7 +72,7 @@ Result<FoundJob> find_job(const std::string& where) {
 
 int complain(const Error& error) {
   std::fprintf(stderr, "surefoot: %s\n", error.message.c_str());
-  if (error.code == Code::kNotFound) return kExitNoInput;
+  if (error.code == Code::kNotFound || error.code == Code::kNoSpace) return kExitNoInput;
   return error.code == Code::kInvalid ? kExitWrongUse : kExitTryLater;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/arena_space.h"
 #include "checkpoint/service_client.h"
 #include "common/file.h"
 #include "common/process.h"
@@ -251,6 +252,11 @@ int run_verb(const RunArguments& arguments) {
   auto faults = fault_texts(arguments.faults, request.job);
   if (!faults) return complain(faults.error());
   request.faults = std::move(*faults);
+  const config::Resources& resources = request.job.resources();
+  if (Status room =
+          check_arena_base(request.job.checkpoint().arena(), resources.workers_per_node().max());
+      !room)
+    return complain(room.error());
   if (arguments.fresh) {
     if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
   }

@@ -1,4 +1,5 @@
-// Every way in which a process of a job can be ended, on a job of short steps: the same bits at the end, no finished step lost, nothing left behind.
+// Every way in which a process of a job can be ended, on a job of short steps: the same bits at the
+// end, no finished step lost, nothing left behind.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -43,13 +44,15 @@ std::string fault(const std::string& what, int step, const std::string& phase) {
   return what + ",step=" + std::to_string(step) + ",phase=" + phase;
 }
 
-const std::vector<std::string> kPhases = {"data", "forward_backward", "reduction", "update", "snapshot"};
+const std::vector<std::string> kPhases = {"data", "forward_backward", "reduction", "update",
+                                          "snapshot"};
 
 TEST(Faults, AnyNumberOfWorkersGivesTheSameBitsAcrossEpochBorders) {
   for (const char* workers : {"2", "3", "4", "5", "12"}) {
     SCOPED_TRACE(workers);
     Sandbox sandbox(kQuick);
-    expect_same(sandbox, sandbox.run({"--set", std::string("resources.workers_per_node=") + workers}));
+    expect_same(sandbox,
+                sandbox.run({"--set", std::string("resources.workers_per_node=") + workers}));
   }
 }
 
@@ -59,7 +62,8 @@ TEST(Faults, AnyRankKilledInAnyPhase) {
   int step = 2;
   for (const std::string& phase : kPhases) {
     for (int rank = 0; rank < 4; ++rank) {
-      arguments.insert(arguments.end(), {"--fault", fault("kill:rank=" + std::to_string(rank), step++, phase)});
+      arguments.insert(arguments.end(),
+                       {"--fault", fault("kill:rank=" + std::to_string(rank), step++, phase)});
     }
   }
   const RunResult result = sandbox.run(arguments);
@@ -73,7 +77,8 @@ TEST(Faults, AllRanksOrMpirunKilledInAnyPhase) {
   std::vector<std::string> arguments;
   int step = 2;
   for (const std::string& phase : kPhases) {
-    arguments.insert(arguments.end(), {"--fault", fault("kill:all", step, phase), "--fault", fault("kill:mpirun", step + 10, phase)});
+    arguments.insert(arguments.end(), {"--fault", fault("kill:all", step, phase), "--fault",
+                                       fault("kill:mpirun", step + 10, phase)});
     ++step;
   }
   const RunResult result = sandbox.run(arguments);
@@ -83,16 +88,18 @@ TEST(Faults, AllRanksOrMpirunKilledInAnyPhase) {
 
 TEST(Faults, KilledWhileEvaluatingAndFinishing) {
   Sandbox sandbox(kQuick);
-  const RunResult result = sandbox.run({"--fault", "kill:rank=1,step=10,phase=evaluation", "--fault",
-                                        "kill:rank=0,step=20,phase=evaluation", "--fault", "kill:rank=1,step=40,phase=finishing",
-                                        "--fault", "kill:rank=0,step=40,phase=finishing"});
+  const RunResult result = sandbox.run({"--fault", "kill:rank=1,step=10,phase=evaluation",
+                                        "--fault", "kill:rank=0,step=20,phase=evaluation",
+                                        "--fault", "kill:rank=1,step=40,phase=finishing", "--fault",
+                                        "kill:rank=0,step=40,phase=finishing"});
   expect_same(sandbox, result);
 }
 
 // Steps are made long enough for the service to come back while the same gang trains on.
 TEST(Faults, TheServiceKilledAndTrainingGoesOn) {
   Sandbox sandbox(kQuick);
-  const RunResult result = sandbox.run({"--fault", "kill:service,step=3", "--fault", "kill:service,step=20,phase=snapshot"});
+  const RunResult result = sandbox.run(
+      {"--fault", "kill:service,step=3", "--fault", "kill:service,step=20,phase=snapshot"});
   expect_same(sandbox, result);
   EXPECT_EQ(result.number("attempts"), 1);
 }
@@ -103,7 +110,8 @@ TEST(Faults, TheSupervisorKilledThenResumed) {
     Sandbox sandbox(kQuick);
     const RunResult killed = sandbox.run({"--fault", fault("kill:supervisor", 8, phase)});
     EXPECT_EQ(killed.exit_code, 128 + SIGKILL);
-    const RunResult result = sandbox.command({"surefoot", "resume", sandbox.directory().string(), "--json"});
+    const RunResult result =
+        sandbox.command({"surefoot", "resume", sandbox.directory().string(), "--json"});
     expect_same(sandbox, result);
   }
 }
@@ -140,7 +148,8 @@ TEST(Faults, CtrlCAndSigtermDrainAndRunGoesOnFromThere) {
 
 TEST(Faults, AStoppedWorkerIsFoundAndTheJobGoesOn) {
   Sandbox sandbox(kQuick);
-  const RunResult result = sandbox.run({"--set", "recovery.hang_timeout=3s", "--fault", "stop:rank=1,step=9,phase=reduction"});
+  const RunResult result = sandbox.run(
+      {"--set", "recovery.hang_timeout=3s", "--fault", "stop:rank=1,step=9,phase=reduction"});
   expect_same(sandbox, result);
   EXPECT_EQ(result.number("attempts"), 2);
 }
@@ -149,7 +158,8 @@ TEST(Faults, TwentySeededRandomFaultsInOneRun) {
   for (const char* seed : {"1", "2"}) {
     SCOPED_TRACE(seed);
     Sandbox sandbox(kQuick);
-    const RunResult result = sandbox.run({"--set", "resources.workers_per_node=3", "--fault", std::string("random:20,seed=") + seed});
+    const RunResult result = sandbox.run({"--set", "resources.workers_per_node=3", "--fault",
+                                          std::string("random:20,seed=") + seed});
     expect_same(sandbox, result);
     EXPECT_GE(result.number("attempts"), 10);
   }
@@ -157,24 +167,38 @@ TEST(Faults, TwentySeededRandomFaultsInOneRun) {
 
 TEST(Faults, AFaultThatComesBackAtTheSameStepStopsTheJob) {
   Sandbox sandbox(kQuick);
-  const RunResult result = sandbox.run({"--faults-count", "--set", "recovery.max_failures=2", "--fault", "kill:rank=0,step=5",
-                                        "--fault", "kill:rank=0,step=5", "--fault", "kill:rank=0,step=5"});
+  const RunResult result = sandbox.run({"--faults-count", "--set", "recovery.max_failures=2",
+                                        "--fault", "kill:rank=0,step=5", "--fault",
+                                        "kill:rank=0,step=5", "--fault", "kill:rank=0,step=5"});
   EXPECT_EQ(result.exit_code, 93) << result.output;
 }
 
 TEST(PlainMpirun, IsKilledAndResumesByItselfWhenRunAgain) {
   Sandbox sandbox(kQuick);
-  const std::vector<std::string> argv = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
-                                         "mpi_yield_when_idle", "1", "-np", "3", program("surefoot-worker").string(),
-                                         sandbox.job_file().string(), "--dir", sandbox.directory().string()};
+  const std::vector<std::string> argv = {"mpirun",
+                                         "--allow-run-as-root",
+                                         "--oversubscribe",
+                                         "--bind-to",
+                                         "none",
+                                         "--mca",
+                                         "mpi_yield_when_idle",
+                                         "1",
+                                         "-np",
+                                         "3",
+                                         program("surefoot-worker").string(),
+                                         sandbox.job_file().string(),
+                                         "--dir",
+                                         sandbox.directory().string()};
   const RunResult killed = sandbox.command(argv, {"SUREFOOT_FAULTS=kill:rank=2,step=13"});
   EXPECT_NE(killed.exit_code, 0);
   const RunResult done = sandbox.command(argv);
   ASSERT_EQ(done.exit_code, 0) << done.output;
   EXPECT_EQ(sha256_of_file(sandbox.directory() / "final" / "model.safetensors").value(),
             reference().result.text("weights_sha256"));
-  EXPECT_NE(done.output.find(reference().result.text("state_sha256")), std::string::npos) << done.output;
-  EXPECT_TRUE(eventually([&] { return sandbox.leftovers().empty(); }, 10s)) << testing::PrintToString(sandbox.leftovers());
+  EXPECT_NE(done.output.find(reference().result.text("state_sha256")), std::string::npos)
+      << done.output;
+  EXPECT_TRUE(eventually([&] { return sandbox.leftovers().empty(); }, 10s))
+      << testing::PrintToString(sandbox.leftovers());
   EXPECT_EQ(sandbox.losses(), reference().losses);
 }
 

@@ -5,7 +5,8 @@
 
 namespace surefoot::e2e {
 
-// Milliseconds a step, dropout on, twelve micro-batches, ten epochs in forty steps: for what needs many restarts.
+// Milliseconds a step, dropout on, twelve micro-batches, ten epochs in forty steps: for what needs
+// many restarts.
 inline const std::string kQuick = R"(
 name: quick
 model: {kind: mlp, hidden: [64, 32], dropout: 0.1}
@@ -23,7 +24,8 @@ checkpoint: {interval: 500ms, keep: 2}
 recovery: {backoff: 10ms}
 )";
 
-// The examples as they are, but for the number of steps; their data lies in the examples' own folders.
+// The examples as they are, but for the number of steps; their data lies in the examples' own
+// folders.
 inline const std::string kDictionaryGpt = R"(
 name: dictionary-gpt
 model: {kind: gpt, n_layer: 4, n_head: 4, n_embd: 128, block_size: 128, dropout: 0.1}

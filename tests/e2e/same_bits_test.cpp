@@ -1,4 +1,5 @@
-// Promise 1, with the examples: the same weights and the same state for any number of workers, pinned or not, killed or not.
+// Promise 1, with the examples: the same weights and the same state for any number of workers,
+// pinned or not, killed or not.
 #include <gtest/gtest.h>
 
 #include "tests/e2e/jobs.h"
@@ -11,7 +12,9 @@ struct Example {
   const char* name;
   const std::string* job;
 };
-std::ostream& operator<<(std::ostream& out, const Example& example) { return out << example.name; }
+std::ostream& operator<<(std::ostream& out, const Example& example) {
+  return out << example.name;
+}
 
 class SameBits : public testing::TestWithParam<Example> {
  protected:
@@ -35,7 +38,9 @@ class SameBits : public testing::TestWithParam<Example> {
 
   static void prepare(Sandbox& sandbox) {
     if (GetParam().job != &kYourOwnModel) return;
-    ASSERT_EQ(sandbox.command({"surefoot-make-module", (sandbox.root() / "module.pt").string()}).exit_code, 0);
+    ASSERT_EQ(sandbox.command({"surefoot-make-module", (sandbox.root() / "module.pt").string()})
+                  .exit_code,
+              0);
   }
 
   static void expect_same(const Sandbox& sandbox, const RunResult& result) {
@@ -56,7 +61,8 @@ TEST_P(SameBits, ForTwoThreeAndFourWorkers) {
     SCOPED_TRACE(workers);
     Sandbox sandbox(*GetParam().job);
     prepare(sandbox);
-    expect_same(sandbox, sandbox.run({"--set", std::string("resources.workers_per_node=") + workers}));
+    expect_same(sandbox,
+                sandbox.run({"--set", std::string("resources.workers_per_node=") + workers}));
   }
 }
 
@@ -72,16 +78,18 @@ TEST_P(SameBits, WhenPinnedToOneCore) {
 TEST_P(SameBits, WithAWorkerTheServiceAndAllKilledOnTheWay) {
   Sandbox sandbox(*GetParam().job);
   prepare(sandbox);
-  const RunResult result = sandbox.run({"--set", "resources.workers_per_node=3", "--fault", "kill:rank=1,step=5,phase=reduction",
-                                        "--fault", "kill:service,step=9", "--fault", "kill:all,step=12,phase=update", "--fault",
-                                        "kill:rank=2,step=17,phase=forward_backward"});
+  const RunResult result = sandbox.run(
+      {"--set", "resources.workers_per_node=3", "--fault", "kill:rank=1,step=5,phase=reduction",
+       "--fault", "kill:service,step=9", "--fault", "kill:all,step=12,phase=update", "--fault",
+       "kill:rank=2,step=17,phase=forward_backward"});
   expect_same(sandbox, result);
   EXPECT_EQ(result.number("attempts"), 4);
   EXPECT_EQ(result.number("steps_lost"), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Examples, SameBits,
-                         testing::Values(Example{"DictionaryGpt", &kDictionaryGpt}, Example{"FashionMnist", &kFashionMnist},
+                         testing::Values(Example{"DictionaryGpt", &kDictionaryGpt},
+                                         Example{"FashionMnist", &kFashionMnist},
                                          Example{"YourOwnModel", &kYourOwnModel}),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -19,7 +19,9 @@ namespace fs = std::filesystem;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
-  SUREFOOT_CHECK(value != nullptr);  // ctest sets it; by hand: SUREFOOT_BIN=build/release/bin SUREFOOT_SOURCE=.
+  SUREFOOT_CHECK(
+      value !=
+      nullptr);  // ctest sets it; by hand: SUREFOOT_BIN=build/release/bin SUREFOOT_SOURCE=.
   return value;
 }
 
@@ -30,7 +32,8 @@ std::vector<std::string> open_mpi_files() {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
       const std::string name = entry.path().filename();
-      if (name.starts_with("vader_segment.") || name.starts_with("ompi.") || name.starts_with("openmpi-sessions")) {
+      if (name.starts_with("vader_segment.") || name.starts_with("ompi.") ||
+          name.starts_with("openmpi-sessions")) {
         found.push_back(entry.path());
       }
     }
@@ -43,7 +46,8 @@ std::vector<std::string> processes_naming(const std::string& folder) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string pid = entry.path().filename();
-    if (!std::all_of(pid.begin(), pid.end(), ::isdigit) || pid == std::to_string(::getpid())) continue;
+    if (!std::all_of(pid.begin(), pid.end(), ::isdigit) || pid == std::to_string(::getpid()))
+      continue;
     auto line = read_file(entry.path() / "cmdline");
     auto environment = read_file(entry.path() / "environ");
     const bool names = (line && line->find(folder) != std::string::npos) ||
@@ -58,15 +62,24 @@ std::vector<std::string> processes_naming(const std::string& folder) {
 
 }  // namespace
 
-fs::path source_directory() { return variable("SUREFOOT_SOURCE"); }
-fs::path program(const std::string& name) { return fs::path(variable("SUREFOOT_BIN")) / name; }
-void pause_briefly() { std::this_thread::sleep_for(std::chrono::milliseconds(10)); }
+fs::path source_directory() {
+  return variable("SUREFOOT_SOURCE");
+}
+fs::path program(const std::string& name) {
+  return fs::path(variable("SUREFOOT_BIN")) / name;
+}
+void pause_briefly() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
 
 std::string RunResult::text(const std::string& key) const {
-  return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+  return json.is_object() && json.contains(key) && json[key].is_string()
+             ? json[key].get<std::string>()
+             : "";
 }
 double RunResult::number(const std::string& key) const {
-  return json.is_object() && json.contains(key) && json[key].is_number() ? json[key].get<double>() : -1;
+  return json.is_object() && json.contains(key) && json[key].is_number() ? json[key].get<double>()
+                                                                         : -1;
 }
 
 Sandbox::Sandbox(const std::string& job) : before_(open_mpi_files()) {
@@ -75,17 +88,20 @@ Sandbox::Sandbox(const std::string& job) : before_(open_mpi_files()) {
   root_ = form;
   std::string text = job;
   const std::string mark = "{source}";
-  for (std::size_t at; (at = text.find(mark)) != std::string::npos;) text.replace(at, mark.size(), source_directory().string());
+  for (std::size_t at; (at = text.find(mark)) != std::string::npos;)
+    text.replace(at, mark.size(), source_directory().string());
   std::ofstream(job_file()) << text;
 }
 
 Sandbox::~Sandbox() {
-  // A test that failed may leave a supervisor, a gang or a service behind: they are this sandbox's own, known by its folder.
+  // A test that failed may leave a supervisor, a gang or a service behind: they are this sandbox's
+  // own, known by its folder.
   const auto deadline = now() + std::chrono::seconds(10);
   (void)end_processes(started_, deadline);
   std::vector<ProcessId> own;
   for (const std::string& line : processes_naming(root_.string())) {
-    if (auto process = process_of(std::atoi(line.c_str() + std::string("process ").size()))) own.push_back(*process);
+    if (auto process = process_of(std::atoi(line.c_str() + std::string("process ").size())))
+      own.push_back(*process);
   }
   (void)end_processes(own, deadline);
   std::error_code ignored;
@@ -102,21 +118,26 @@ fs::path Sandbox::arena() const {
 }
 
 std::vector<std::string> Sandbox::run_command(std::vector<std::string> arguments) const {
-  std::vector<std::string> argv = {"surefoot", "run", job_file().string(), "--dir", directory().string(), "--json"};
+  std::vector<std::string> argv = {"surefoot",           "run",   job_file().string(), "--dir",
+                                   directory().string(), "--json"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return argv;
 }
 
-RunResult Sandbox::run(std::vector<std::string> arguments, const std::vector<std::string>& environment) {
+RunResult Sandbox::run(std::vector<std::string> arguments,
+                       const std::vector<std::string>& environment) {
   return command(run_command(std::move(arguments)), environment);
 }
 
-RunResult Sandbox::command(std::vector<std::string> argv, const std::vector<std::string>& environment) {
+RunResult Sandbox::command(std::vector<std::string> argv,
+                           const std::vector<std::string>& environment) {
   return wait(start(std::move(argv), environment));
 }
 
-ProcessId Sandbox::start(std::vector<std::string> argv, const std::vector<std::string>& environment) {
-  if (argv[0].find('/') == std::string::npos && fs::exists(program(argv[0]))) argv[0] = program(argv[0]).string();
+ProcessId Sandbox::start(std::vector<std::string> argv,
+                         const std::vector<std::string>& environment) {
+  if (argv[0].find('/') == std::string::npos && fs::exists(program(argv[0])))
+    argv[0] = program(argv[0]).string();
   SpawnOptions options;
   options.argv = std::move(argv);
   options.environment = environment;

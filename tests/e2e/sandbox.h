@@ -1,6 +1,7 @@
 // A job in a folder of its own, run by the real programs, and what is left of it afterwards.
 //
-// Programs come from $SUREFOOT_BIN, sources from $SUREFOOT_SOURCE (set by ctest). Everything a sandbox starts it ends, by process id, when it is destroyed.
+// Programs come from $SUREFOOT_BIN, sources from $SUREFOOT_SOURCE (set by ctest). Everything a
+// sandbox starts it ends, by process id, when it is destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -36,12 +37,14 @@ class Sandbox {
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
   [[nodiscard]] std::filesystem::path job_file() const { return root_ / "job.yaml"; }
   [[nodiscard]] std::filesystem::path directory() const { return root_ / "run"; }  // of the job
-  [[nodiscard]] std::filesystem::path arena() const;                               // the job's folder in shared memory
+  [[nodiscard]] std::filesystem::path arena() const;  // the job's folder in shared memory
 
   // `surefoot run job.yaml --dir ... --json` and these arguments, to its end.
-  RunResult run(std::vector<std::string> arguments = {}, const std::vector<std::string>& environment = {});
+  RunResult run(std::vector<std::string> arguments = {},
+                const std::vector<std::string>& environment = {});
   // Any program of the project (argv[0] without a path: from $SUREFOOT_BIN).
-  RunResult command(std::vector<std::string> argv, const std::vector<std::string>& environment = {});
+  RunResult command(std::vector<std::string> argv,
+                    const std::vector<std::string>& environment = {});
   // Starts without waiting, to be killed or waited for.
   ProcessId start(std::vector<std::string> argv, const std::vector<std::string>& environment = {});
   RunResult wait(const ProcessId& process);
@@ -51,7 +54,8 @@ class Sandbox {
   [[nodiscard]] std::map<std::int64_t, std::string> losses() const;
   [[nodiscard]] std::int64_t newest_step() const;  // in metrics.jsonl; 0: none
 
-  // What the job has left behind that it must not: processes that name its folder, its shared memory, Open MPI's files. Empty: nothing.
+  // What the job has left behind that it must not: processes that name its folder, its shared
+  // memory, Open MPI's files. Empty: nothing.
   [[nodiscard]] std::vector<std::string> leftovers() const;
 
  private:

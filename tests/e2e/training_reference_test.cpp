@@ -1,5 +1,6 @@
-// A slow and obvious training loop beside the real one: one process, every micro-batch's vector kept, summed by recursion over the tree, one
-// buffer, no arena. The real programs must end with the same bits; and each planted mistake must end with others, or the hash would prove nothing.
+// A slow and obvious training loop beside the real one: one process, every micro-batch's vector
+// kept, summed by recursion over the tree, one buffer, no arena. The real programs must end with
+// the same bits; and each planted mistake must end with others, or the hash would prove nothing.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,8 +27,8 @@ struct Mistake {
   bool sample_doubled = false;
   bool seed_off = false;
   bool micro_batches_swapped = false;
-  bool ring_order = false;     // left to right instead of the tree
-  bool stale_moment = false;   // one moment of one element not updated
+  bool ring_order = false;    // left to right instead of the tree
+  bool stale_moment = false;  // one moment of one element not updated
   bool step_skipped = false;
 };
 constexpr std::int64_t kMistakenStep = 7;
@@ -53,7 +54,8 @@ class ReferenceTrainer {
   std::string train(const Mistake& mistake) {
     std::vector<std::byte> state(static_cast<std::size_t>(model_->layout().bytes));
     SUREFOOT_CHECK(model_->write_initial_state(state).has_value());
-    const SampleOrder order(static_cast<std::uint64_t>(train_.seed()), dataset_->size(Split::kTrain));
+    const SampleOrder order(static_cast<std::uint64_t>(train_.seed()),
+                            dataset_->size(Split::kTrain));
     for (std::int64_t k = 1; k <= train_.max_steps(); ++k) {
       const bool here = k == kMistakenStep;
       if (here && mistake.step_skipped) continue;
@@ -63,7 +65,8 @@ class ReferenceTrainer {
   }
 
  private:
-  std::vector<std::byte> step(Step k, const SampleOrder& order, const std::vector<std::byte>& before, const Mistake& mistake) {
+  std::vector<std::byte> step(Step k, const SampleOrder& order,
+                              const std::vector<std::byte>& before, const Mistake& mistake) {
     model_->bind_state(before);
     const auto gradients = static_cast<std::size_t>(model_->gradient_elements());
     const auto buffers = static_cast<std::size_t>(model_->buffer_elements());
@@ -77,22 +80,29 @@ class ReferenceTrainer {
       std::vector<float> vector(gradients + buffers);
       model_->bind_gradients(std::span(vector).first(gradients));
       const bool off = mistake.seed_off && m == 1;
-      const auto seed = generator_seed(static_cast<std::uint64_t>(train_.seed()), k, off ? m + 1 : m);
+      const auto seed =
+          generator_seed(static_cast<std::uint64_t>(train_.seed()), k, off ? m + 1 : m);
       SUREFOOT_CHECK(model_->micro_batch(batch, seed).has_value());
-      if (buffers > 0) SUREFOOT_CHECK(model_->take_buffer_changes(std::span(vector).subspan(gradients)).has_value());
+      if (buffers > 0)
+        SUREFOOT_CHECK(
+            model_->take_buffer_changes(std::span(vector).subspan(gradients)).has_value());
       vectors.push_back(vector);
     }
     if (mistake.micro_batches_swapped) std::swap(vectors[1], vectors[2]);
-    const std::vector<float> sum = mistake.ring_order ? sum_in_order(vectors) : reference_sum(vectors);
+    const std::vector<float> sum =
+        mistake.ring_order ? sum_in_order(vectors) : reference_sum(vectors);
     return updated(k, before, sum, mistake);
   }
 
-  std::vector<std::byte> updated(Step k, const std::vector<std::byte>& before, const std::vector<float>& sum, const Mistake& mistake) {
+  std::vector<std::byte> updated(Step k, const std::vector<std::byte>& before,
+                                 const std::vector<float>& sum, const Mistake& mistake) {
     const StateLayout& layout = model_->layout();
     const std::int64_t gradients = model_->gradient_elements();
     const std::int64_t buffers = model_->buffer_elements();
     std::vector<std::byte> after(before.size());
-    const auto at = [&](auto& state, std::string_view section) { return state.data() + layout.find(section)->offset; };
+    const auto at = [&](auto& state, std::string_view section) {
+      return state.data() + layout.find(section)->offset;
+    };
     const auto names = Optimizer::moment_names(train_.optimizer());
     OptimizerState from;
     MutableOptimizerState to;
@@ -105,15 +115,18 @@ class ReferenceTrainer {
     StepScalars scalars;
     scalars.step = k;
     scalars.learning_rate = Schedule::of(train_).learning_rate(k);
-    const double norm = gradient_norm(square_sum(std::span(sum).first(static_cast<std::size_t>(gradients))), micro_batches_);
+    const double norm = gradient_norm(
+        square_sum(std::span(sum).first(static_cast<std::size_t>(gradients))), micro_batches_);
     scalars.gradient_scale = gradient_scale(norm, train_.grad_clip(), micro_batches_);
-    Optimizer(train_.optimizer(), model_->decayed()).update({0, gradients}, from, to, sum.data(), scalars);
+    Optimizer(train_.optimizer(), model_->decayed())
+        .update({0, gradients}, from, to, sum.data(), scalars);
     if (mistake.stale_moment) to.moments[0][5] = from.moments[0][5];
     model_->store_other_buffers(after);
     if (buffers > 0) {
       const auto count = static_cast<std::size_t>(buffers);
       apply_buffer_change({reinterpret_cast<const float*>(at(before, "buffers.F32")), count},
-                          std::span(sum).subspan(static_cast<std::size_t>(gradients)), micro_batches_,
+                          std::span(sum).subspan(static_cast<std::size_t>(gradients)),
+                          micro_batches_,
                           {reinterpret_cast<float*>(at(after, "buffers.F32")), count});
     }
     return after;
@@ -136,7 +149,8 @@ class TrainingReference : public testing::TestWithParam<const std::string*> {};
 
 TEST_P(TrainingReference, EndsWithTheBitsOfTheRealPrograms) {
   Sandbox sandbox(*GetParam());
-  const std::vector<std::string> few = {"--set", "train.max_steps=12", "--set", "resources.workers_per_node=3"};
+  const std::vector<std::string> few = {"--set", "train.max_steps=12", "--set",
+                                        "resources.workers_per_node=3"};
   const RunResult real = sandbox.run(few);
   ASSERT_EQ(real.exit_code, 0) << real.output;
   LoadOutcome outcome = load_job(sandbox.job_file(), {.sets = {"train.max_steps=12"}});
@@ -145,7 +159,9 @@ TEST_P(TrainingReference, EndsWithTheBitsOfTheRealPrograms) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, TrainingReference, testing::Values(&kQuick, &kFashionMnist),
-                         [](const auto& info) { return info.param == &kQuick ? "Quick" : "FashionMnist"; });
+                         [](const auto& info) {
+                           return info.param == &kQuick ? "Quick" : "FashionMnist";
+                         });
 
 TEST(TrainingReference, EveryPlantedMistakeChangesTheHash) {
   Sandbox sandbox(kQuick);

@@ -130,9 +130,10 @@ Status FileStore::sync_folders(std::string folder) {
   }
 }
 
-Status FileStore::write_temporary(const std::string& path, std::int64_t bytes,
-                                  const ByteSource& source, Time deadline) {
-  const OpenFile file(ops_, ops_.open(path, FileOps::Open::kCreate));
+// Errors name the object, whose name is the same at every try.
+Status FileStore::write_temporary(const std::string& temporary, const std::string& path,
+                                  std::int64_t bytes, const ByteSource& source, Time deadline) {
+  const OpenFile file(ops_, ops_.open(temporary, FileOps::Open::kCreate));
   if (file.get() < 0) return file_error(file.get(), "cannot create", path);
   std::int64_t written = 0;
   for (;;) {
@@ -159,7 +160,7 @@ Status FileStore::put_if_absent(const std::string& name, std::int64_t bytes,
   const std::string folder = folder_of(path);
   SUREFOOT_TRY(make_folders(folder));
   const std::string temporary = folder + "/" + std::string(kTemporary) + make_job_id();
-  if (auto wrote = write_temporary(temporary, bytes, source, deadline); !wrote) {
+  if (auto wrote = write_temporary(temporary, path, bytes, source, deadline); !wrote) {
     (void)ops_.remove(temporary);  // what cannot be removed now is found by a later open()
     Error failed = std::move(wrote).error();
     // Somebody removed the emptied folder just now: it is there again at the next try.

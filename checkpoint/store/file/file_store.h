@@ -45,8 +45,8 @@ class FileStore : public Store {
   Status make_folders(const std::string& folder);
   Status sync_folder(const std::string& folder);
   Status sync_folders(std::string folder);
-  Status write_temporary(const std::string& path, std::int64_t bytes, const ByteSource& source,
-                         Time deadline);
+  Status write_temporary(const std::string& temporary, const std::string& path, std::int64_t bytes,
+                         const ByteSource& source, Time deadline);
   Status list_folder(const std::string& folder, const std::string& prefix, int depth,
                      std::vector<ObjectInfo>& into);
   void remove_old_temporaries(const std::string& folder, int depth);

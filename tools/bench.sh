@@ -1,0 +1,42 @@
+#!/bin/sh
+# Every benchmark, or those named: reduction snapshot checkpoint recovery fashion gpt. Comparisons are ratios, interleaved within one run.
+# The machine should have nothing else to do.
+set -eu
+cd "$(dirname "$0")/.."
+bin=build/release/bin
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+as_root=""
+[ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
+[ $# -gt 0 ] || set -- reduction snapshot checkpoint recovery fashion gpt
+
+for benchmark in "$@"; do
+  echo "=== $benchmark"
+  case "$benchmark" in
+    reduction)  # 64 MiB of floats on 2 and 4 ranks, against MPI_Allreduce
+      for ranks in 2 4; do
+        mpirun $as_root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader,tcp \
+          -np "$ranks" "$bin/reduction_bench"
+      done ;;
+    snapshot)   # digests and copies of 128 MiB against memcpy
+      "$bin/snapshot_bench" ;;
+    checkpoint) # writing and restoring through a file store against write + fsync and plain reading
+      "$bin/checkpoint_bench" ;;
+    recovery)   # SIGKILL of a worker to the next finished step, by phase; five times
+      examples/fetch_data.sh dictionary-gpt
+      "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \
+        --fault kill:rank=0,step=10 --fault kill:rank=1,step=20,phase=update --fault kill:rank=0,step=30,phase=reduction \
+        --fault kill:rank=1,step=40,phase=snapshot --fault kill:rank=0,step=50,phase=data | grep -E "back at work|steps lost" ;;
+    fashion)    # test accuracy after five epochs or so
+      examples/fetch_data.sh fashion-mnist
+      "$bin/surefoot" run examples/fashion-mnist/job.yaml --dir "$work/fashion" --set train.eval_batches=0 | grep -E "held out|time  |speed" ;;
+    gpt)        # held-out loss over the steps; share of a step that snapshots cost, with 128 MiB of state
+      examples/fetch_data.sh dictionary-gpt
+      "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/gpt" | grep -E "held out|time  |the rest|speed"
+      "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/large" --set 'model={kind: gpt, n_layer: 6, n_head: 6, n_embd: 384, block_size: 128}' \
+        --set train.max_steps=8 --set train.global_batch_size=32 --set train.eval_every=0 --set resources.workers_per_node=1 >/dev/null
+      "$bin/surefoot" status "$work/large" | head -20
+      tail -n 6 "$work/large/metrics/metrics.jsonl" ;;
+    *) echo "no such benchmark: $benchmark" >&2; exit 64 ;;
+  esac
+done
