@@ -411,7 +411,8 @@ void ServiceImpl::decide_about_life() {
     case LifeAction::kFree:
       // Who has just asked whether there is a service may be about to use it.
       if (facts.now - last_question_ < kGraceAfterQuestion) return;
-      removing_ = true;
+      // A damaged arena cannot be flushed; its folder still tells that the job has been further.
+      removing_ = !arena_damaged_;
       ended_ = decision.reason;
       return;
   }
