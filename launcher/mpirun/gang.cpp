@@ -35,10 +35,15 @@ std::vector<pid_t> all_processes(std::optional<pid_t> session) {
   return found;
 }
 
-bool is_service(pid_t pid) {
+// Whether it may belong to a gang at all, by what it is and not by its environment: a shell in
+// which somebody has set a worker's variables does not, nor does the service, nor anything of our
+// own session.
+bool is_mpirun_or_worker(pid_t pid, const std::filesystem::path& worker) {
+  if (pid <= 1 || ::getsid(pid) == ::getsid(0)) return false;
   std::error_code gone;
-  return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), gone).filename() ==
-         "surefoot-node";
+  const std::string exe =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), gone).filename().string();
+  return exe == "orterun" || exe == "mpirun" || exe == "orted" || exe == worker.filename().string();
 }
 
 }  // namespace
@@ -78,7 +83,9 @@ std::vector<ProcessId> Gang::processes() const {
     // The identity first: what is read after belongs to it, or to nobody.
     auto process = process_of(pid);
     auto environment = read_file(fmt::format("/proc/{}/environ", pid));
-    if (!process || !environment || (!known && is_service(pid)) || !is_alive(*process)) continue;
+    if (!process || !environment || (!known && !is_mpirun_or_worker(pid, spec_.program)) ||
+        !is_alive(*process))
+      continue;
     if (belongs_to_gang(*environment, spec_.job_directory, spec_.attempt))
       found.push_back(*process);
   }

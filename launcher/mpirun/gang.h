@@ -24,8 +24,8 @@ class Gang {
   // cannot be started; the message says what to install.
   [[nodiscard]] static Result<Gang> start(const GangSpec& spec);
   // The gang an earlier supervisor left: not a child of this process. pid 0: that supervisor died
-  // before it could note whom it had started; then all processes with this attempt's environment
-  // count, but the service, which a worker may have started.
+  // before it could note whom it had started; then every mpirun and every worker program counts
+  // that has this job and attempt in its environment.
   [[nodiscard]] static Gang left_behind(const ProcessId& mpirun, const GangSpec& spec);
 
   [[nodiscard]] const ProcessId& mpirun() const { return mpirun_; }

@@ -121,7 +121,7 @@ class GangProcesses : public ::testing::Test {
     fs::remove_all(root_);
   }
   Gang start(const std::string& script) {
-    std::ofstream(root_ / "bin/mpirun") << "#!/bin/sh\n" << script;
+    std::ofstream(root_ / "bin/mpirun") << "#!" << interpreter_ << "\n" << script;
     fs::permissions(root_ / "bin/mpirun", fs::perms::owner_all);
     auto gang = Gang::start(spec_);
     EXPECT_TRUE(gang);
@@ -138,6 +138,7 @@ class GangProcesses : public ::testing::Test {
   fs::path root_;
   std::string path_;
   GangSpec spec_;
+  std::string interpreter_ = "/bin/sh";
 };
 
 TEST_F(GangProcesses, GivesTheExitCodeAndKeepsTheOutput) {
@@ -170,11 +171,19 @@ TEST_F(GangProcesses, AreFoundWhenOnlyTheWorkersOutlivedMpirun) {
 }
 
 TEST_F(GangProcesses, AreFoundByALaterSupervisorWithOrWithoutTheirNumber) {
-  Gang gang = start(fmt::format("sleep 1000 &\ntouch {}/ready\nwait\n", root_.string()));
+  // Programs with the names that a real gang's have; a third process with the same environment is a
+  // shell, and not of the gang.
+  fs::copy_file(fs::canonical("/bin/sh"), root_ / "bin/orterun");
+  fs::copy_file(fs::canonical("/bin/sleep"), root_ / "bin/surefoot-worker");
+  interpreter_ = (root_ / "bin/orterun").string();
+  Gang gang = start(fmt::format(
+      "{0}/bin/surefoot-worker 1000 &\nsleep 1000 &\ntouch {0}/ready\nwait\n", root_.string()));
   await_file("ready");
-  EXPECT_EQ(Gang::left_behind(gang.mpirun(), spec_).processes().size(), 2u);
+  while (gang.processes().size() != 3u) ::usleep(1000);
+  EXPECT_EQ(Gang::left_behind(gang.mpirun(), spec_).processes().size(), 3u);
   Gang unknown = Gang::left_behind(ProcessId{}, spec_);
-  EXPECT_EQ(unknown.processes().size(), 2u);
+  while (unknown.processes().size() != 2u)
+    ::usleep(1000);  // between fork and exec the worker is still called orterun
   EXPECT_FALSE(unknown.poll());
   GangSpec other = spec_;
   other.attempt = Attempt{4};
@@ -182,6 +191,8 @@ TEST_F(GangProcesses, AreFoundByALaterSupervisorWithOrWithoutTheirNumber) {
   ASSERT_TRUE(unknown.end(now() + std::chrono::seconds(10)));
   EXPECT_TRUE(unknown.poll());
   EXPECT_EQ(await_exit(gang).signal, SIGKILL);
+  EXPECT_EQ(gang.processes().size(), 1u);
+  ASSERT_TRUE(gang.end(now() + std::chrono::seconds(10)));
 }
 
 TEST_F(GangProcesses, DoNotIncludeAnotherJobsProcessesInTheSameSession) {
