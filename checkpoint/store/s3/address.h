@@ -9,21 +9,11 @@
 
 #include "checkpoint/store/s3/signature.h"
 #include "common/status.h"
+#include "configs/store_url.h"
 
 namespace surefoot::s3 {
 
 enum class PathStyle { kAuto, kAlways, kNever };
-
-struct Endpoint {
-  std::string scheme;  // "http" or "https"
-  std::string host;    // without port; an IPv6 address in brackets
-  std::string port;    // empty: the scheme's own
-  [[nodiscard]] std::string authority() const { return port.empty() ? host : host + ":" + port; }
-};
-
-// "https://HOST[:PORT][/]". kInvalid: a path, a query or a user in it, or another scheme.
-[[nodiscard]] Result<Endpoint> parse_endpoint(std::string_view url);
-[[nodiscard]] bool is_loopback(const Endpoint& endpoint);
 
 class Address {
  public:

@@ -117,16 +117,6 @@ TEST(Address, IsOfTheStyleThatWorks) {
   EXPECT_EQ(url("http://[::1]:1", "models", PathStyle::kAuto), "http://[::1]:1/models/a/b%20c?x=1");
 }
 
-TEST(Address, RefusesWhatIsNoEndpoint) {
-  for (const char* wrong :
-       {"", "ftp://a", "s3.example.com", "https://", "https://a/b", "https://u@a",
-        "https://a:", "https://a:x", "https://a:70000", "https://a b", "http://[::1"})
-    EXPECT_FALSE(parse_endpoint(wrong)) << wrong;
-  EXPECT_TRUE(is_loopback(parse_endpoint("http://127.0.0.1:1").value()));
-  EXPECT_TRUE(is_loopback(parse_endpoint("http://localhost").value()));
-  EXPECT_FALSE(is_loopback(parse_endpoint("http://127.example.com").value()));
-}
-
 TEST(Replies, ReadsAListWithEncodedNamesAndItsContinuation) {
   const auto page = parse_list(
       R"(<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">)"
