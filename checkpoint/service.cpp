@@ -53,9 +53,9 @@ Result<std::unique_ptr<Service>> Service::start(ServiceSettings settings) {
 ServiceImpl::ServiceImpl(ServiceSettings settings)
     : settings_(std::move(settings)),
       gang_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                  settings_.job.checkpoint().keep()),
+                  settings_.job.checkpoint().keep(), settings_.keys),
       upload_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                    settings_.job.checkpoint().keep()),
+                    settings_.job.checkpoint().keep(), settings_.keys),
       supervised_(settings_.supervised),
       last_visit_(now()),
       last_supervisor_(now()) {}

@@ -136,6 +136,11 @@ void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
                 "found {}, allowed is a folder, or file:// before one", quote(to));
   check.require(to != "file://", {"checkpoint.to"}, "found {}, allowed is a folder after file://",
                 quote(to));
+  const config::Encryption& encryption = checkpoint.encryption();
+  check.require(!encryption.key_file().empty() || encryption.old_key_files().empty(),
+                {"checkpoint.encryption.old_key_files", "checkpoint.encryption.key_file"},
+                "found old keys without a key_file, allowed is both or neither: new checkpoints "
+                "would not be encrypted");
 }
 
 // Nothing, or what is wrong with a file that must be read.

@@ -38,6 +38,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> kVendors = {
     {"yaml-cpp/", {"configs/"}},
     {"xxhash.h", {"common/"}},
     {"openssl/", {"common/"}},
+    {"sodium.h", {"checkpoint/"}},
     {"CLI/", {"launcher/", "worker/", "tests/", "collectives/", "checkpoint/"}},
     {"google/protobuf/", {"configs/", "checkpoint/", "launcher/"}},
 };
