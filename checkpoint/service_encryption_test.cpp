@@ -8,6 +8,7 @@
 #include "checkpoint/hex_digests.h"
 #include "checkpoint/key_file.h"
 #include "checkpoint/service_test_util.h"
+#include "configs/job.h"
 
 namespace surefoot {
 namespace {
@@ -29,8 +30,22 @@ class ServiceEncryptionTest : public ServiceTest {
     keys_.push_back(key);
     return path;
   }
+  // New settings for the job; what says hello from here on has read them.
+  void set_job(const std::string& checkpoint) {
+    write_job(checkpoint);
+    const LoadOutcome outcome = load_job(launch_.job_file, {.check_files = false});
+    ASSERT_TRUE(outcome.faults.empty()) << outcome.faults.front().text();
+    encryption_ = outcome.job.job.checkpoint().encryption().SerializeAsString();
+  }
   static std::string with_key(const std::filesystem::path& path, const std::string& more = "") {
     return "interval: 1h, encryption: {key_file: " + path.string() + more + "}";
+  }
+  Result<service::HelloReply> say_hello_with_settings() {
+    service::Hello hello = hello_of(0, layout_);
+    hello.set_encryption(encryption_);
+    auto reply = say(hello);
+    if (reply) join(reply->attempt());
+    return reply;
   }
   // The memory of the job goes, as when its machine is taken away.
   void end_and_free() {
@@ -52,7 +67,7 @@ class ServiceEncryptionTest : public ServiceTest {
     return state_digest(chunks);
   }
   void expect_restored(std::int64_t step) {
-    auto reply = say_hello(0);
+    auto reply = say_hello_with_settings();
     ASSERT_TRUE(reply) << reply.error().message;
     const service::Candidate* found = nullptr;
     for (const auto& candidate : reply->candidates()) {
@@ -115,12 +130,13 @@ class ServiceEncryptionTest : public ServiceTest {
   }
 
   std::vector<std::string> keys_;
+  std::string encryption_;
 };
 
 TEST_F(ServiceEncryptionTest, AJobComesBackFromCheckpointsThatTellNothing) {
-  write_job(with_key(write_key("job.key", 1)));
+  set_job(with_key(write_key("job.key", 1)));
   start();
-  ASSERT_TRUE(say_hello(0));
+  ASSERT_TRUE(say_hello_with_settings());
   train(0, 3);
   ASSERT_TRUE(eventually([&] { return status().durable_step() == 1; }));
   expect_no_key_told();
@@ -133,33 +149,33 @@ TEST_F(ServiceEncryptionTest, AJobComesBackFromCheckpointsThatTellNothing) {
 
 TEST_F(ServiceEncryptionTest, SwitchedOnBetweenTwoRunsTheEarlierCheckpointStillLoads) {
   start();
-  ASSERT_TRUE(say_hello(0));
+  ASSERT_TRUE(say_hello_with_settings());
   train(0, 2);
   end_and_free();
   EXPECT_GT(traces_of(2), 0);
   const auto first = write_key("job.key", 1);
-  write_job(with_key(first));
+  set_job(with_key(first));
   start();
   expect_restored(2);
   train(3, 4);
   end_and_free();
   // A new key, and the one before.
   const auto second = write_key("new.key", 2);
-  write_job(with_key(second, ", old_key_files: [" + first.string() + "]"));
+  set_job(with_key(second, ", old_key_files: [" + first.string() + "]"));
   start();
   expect_restored(4);
   train(5, 6);
   end_and_free();
-  write_job(with_key(second));
+  set_job(with_key(second));
   start();
   expect_restored(6);
 }
 
 TEST_F(ServiceEncryptionTest, WithoutTheRightKeyAJobDoesNotStartAndLosesNothing) {
   const auto key = write_key("job.key", 1);
-  write_job(with_key(key));
+  set_job(with_key(key));
   start();
-  ASSERT_TRUE(say_hello(0));
+  ASSERT_TRUE(say_hello_with_settings());
   train(0, 2);
   end_and_free();
   const auto before = stored_files();
@@ -167,9 +183,9 @@ TEST_F(ServiceEncryptionTest, WithoutTheRightKeyAJobDoesNotStartAndLosesNothing)
   for (const std::string& checkpoint :
        {std::string("interval: 1h"), with_key(write_key("other.key", 2)),
         std::string("interval: 1h, on_lost_state: restart")}) {
-    write_job(checkpoint);
+    set_job(checkpoint);
     start();
-    const auto reply = say(hello_of(0, layout_));
+    const auto reply = say_hello_with_settings();
     ASSERT_FALSE(reply);
     EXPECT_EQ(reply.error().code, Code::kInvalid);
     EXPECT_NE(reply.error().message.find(id), std::string::npos) << reply.error().message;
@@ -177,15 +193,37 @@ TEST_F(ServiceEncryptionTest, WithoutTheRightKeyAJobDoesNotStartAndLosesNothing)
     kill_service();
     EXPECT_EQ(stored_files(), before);
   }
-  write_job(with_key(key));
+  set_job(with_key(key));
   start();
   expect_restored(2);
+}
+
+// Its settings are those of the run before; the snapshots it holds outlive it.
+TEST_F(ServiceEncryptionTest, AServiceLeftFromBeforeNeverWritesInTheClear) {
+  set_job("interval: 1h");
+  start();
+  ASSERT_TRUE(say_hello_with_settings());
+  train(0, 2);
+  const auto old = service_process();
+  set_job(with_key(write_key("job.key", 1)));
+  const auto refused = say_hello_with_settings();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kRestart);
+  ASSERT_TRUE(eventually([&] { return service_process() != old; }));
+  start();
+  const auto reply = say_hello_with_settings();
+  ASSERT_TRUE(reply) << reply.error().message;
+  EXPECT_EQ(mapped_->slot(*mapped_->newest_ready()).step, Step{2});
+  train(3, 4);
+  end_and_free();
+  start();
+  expect_restored(4);
 }
 
 TEST_F(ServiceEncryptionTest, DoesNotStartWithAKeyFileThatOthersCanRead) {
   const auto key = write_key("job.key", 1);
   ::chmod(key.c_str(), 0644);
-  write_job(with_key(key));
+  set_job(with_key(key));
   EXPECT_FALSE(ensure_service(*client_, launch_, now() + 3s));
   EXPECT_TRUE(logged("chmod 600")) << log();
 }
