@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "configs/job.h"
 #include "configs/units.h"
 
 namespace surefoot::configs {
@@ -195,6 +196,8 @@ void check_data_files(const config::Job& job, Reading& reading) {
         quote(path), fault);
   };
   check_file("model.path", job.model().path());
+  if (!job.model().from().empty())
+    check_file("model.from", starting_weights_file(job.model().from()));
   check_file("data.path", job.data().path());
   check_file("data.eval_path", job.data().eval_path());
   check_file("data.images", job.data().images());
