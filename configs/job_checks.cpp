@@ -132,6 +132,11 @@ void check_workers(const config::Job& job, Checker& check) {
 }
 
 void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
+  const config::Encryption& encryption = checkpoint.encryption();
+  check.require(!encryption.key_file().empty() || encryption.old_key_files().empty(),
+                {"checkpoint.encryption.old_key_files", "checkpoint.encryption.key_file"},
+                "found old keys without a key_file, allowed is both or neither: new checkpoints "
+                "would not be encrypted");
   const auto url = parse_store_url(checkpoint.to());
   check.require(url.has_value(), {"checkpoint.to"}, "found {}, {}", quote(checkpoint.to()),
                 url ? "" : url.error().message);
