@@ -149,10 +149,12 @@ Result<Manifest> CheckpointStore::read_manifest(Step step, const Control& contro
 
 namespace {
 
-// Reads and checks one part. `into`: the whole state, or empty: the bytes are dropped.
-Status check_part(Store& store, const Manifest& manifest, const PartEntry& part,
+// Reads and checks what one part has of `chunks`. `into`: the whole state, or empty: the bytes are
+// dropped.
+Status check_part(Store& store, const Manifest& manifest, const PartEntry& part, ChunkRange chunks,
                   std::span<std::byte> into, std::vector<std::byte>& scratch,
                   const Control& control) {
+  if (part.chunks.end <= chunks.begin || chunks.end <= part.chunks.begin) return {};
   const std::int64_t state_bytes = manifest.identity.layout.bytes;
   const std::int64_t header_bytes = part.bytes - chunk_bytes(part.chunks, state_bytes).size();
   std::string header(static_cast<std::size_t>(header_bytes), '\0');
@@ -165,20 +167,21 @@ Status check_part(Store& store, const Manifest& manifest, const PartEntry& part,
   for (std::int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
     SUREFOOT_TRY(go_on(control));
     const ByteRange range = chunk_bytes({chunk, chunk + 1}, state_bytes);
+    const std::int64_t here = std::exchange(at, at + range.size());
+    if (chunk < chunks.begin || chunk >= chunks.end) continue;
     auto bytes = into.empty() ? std::span(scratch).first(range.size())
                               : into.subspan(range.begin, range.size());
-    SUREFOOT_TRY(store.read(part.name, at, bytes, control.deadline));
+    SUREFOOT_TRY(store.read(part.name, here, bytes, control.deadline));
     if (digest(bytes) != manifest.chunk_digests[chunk])
       return error(Code::kCorrupt, "chunk {} in part {} does not match its digest", chunk,
                    part.name);
-    at += range.size();
     report(control, range.size());
   }
   return {};
 }
 
-Status check_parts(Store& store, const Manifest& manifest, std::span<std::byte> into,
-                   const Control& control) {
+Status check_parts(Store& store, const Manifest& manifest, ChunkRange chunks,
+                   std::span<std::byte> into, const Control& control) {
   const Step step = manifest.identity.step;
   const auto about = [&](Error failed) {
     // What the manifest promises and is not there: this copy is not to be used.
@@ -192,7 +195,7 @@ Status check_parts(Store& store, const Manifest& manifest, std::span<std::byte> 
   if (auto there = parts_there(manifest, objects); !there) return about(std::move(there).error());
   std::vector<std::byte> scratch(into.empty() ? kChunkBytes : 0);
   for (const PartEntry& part : manifest.parts) {
-    if (auto good = check_part(store, manifest, part, into, scratch, control); !good)
+    if (auto good = check_part(store, manifest, part, chunks, into, scratch, control); !good)
       return about(std::move(good).error());
   }
   return {};
@@ -202,13 +205,18 @@ Status check_parts(Store& store, const Manifest& manifest, std::span<std::byte> 
 
 Status CheckpointStore::load(const Manifest& manifest, std::span<std::byte> into,
                              const Control& control) {
+  return load(manifest, {0, manifest.identity.layout.chunks()}, into, control);
+}
+
+Status CheckpointStore::load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
+                             const Control& control) {
   SUREFOOT_CHECK(static_cast<std::int64_t>(into.size()) == manifest.identity.layout.bytes);
-  return check_parts(store_, manifest, into, control);
+  return check_parts(store_, manifest, chunks, into, control);
 }
 
 Result<Verified> CheckpointStore::verify(Step step, const Control& control) {
   SUREFOOT_ASSIGN(const Manifest manifest, read_manifest(step, control));
-  SUREFOOT_TRY(check_parts(store_, manifest, {}, control));
+  SUREFOOT_TRY(check_parts(store_, manifest, {0, manifest.identity.layout.chunks()}, {}, control));
   return Verified(step, manifest.identity.attempt);
 }
 

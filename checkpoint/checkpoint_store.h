@@ -115,6 +115,9 @@ class CheckpointStore {
   [[nodiscard]] Result<Manifest> read_manifest(Step step, const Control& control);
   // Reads a whole state into `into` (of layout.bytes), every header and chunk checked.
   Status load(const Manifest& manifest, std::span<std::byte> into, const Control& control);
+  // Only these chunks of it, into their place in `into`.
+  Status load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
+              const Control& control);
   // The same without keeping the bytes.
   [[nodiscard]] Result<Verified> verify(Step step, const Control& control);
 
