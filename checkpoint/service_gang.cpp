@@ -341,19 +341,19 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
     distrust(candidate.step);
     return done(peer);
   }
-  gang_thread_.start(
-      [this, peer, candidate, part = request.part(), of, arena = arena_]() -> WorkThread::Outcome {
-        const Time begun = now();
-        auto filled = bring(candidate, part, of, *arena);
-        const double took = seconds(now() - begun);
-        return [this, peer, candidate, filled = std::move(filled), took] {
-          restored(peer, candidate, filled, took);
-        };
-      });
+  gang_thread_.start([this, peer, request, candidate, of, arena = arena_]() -> WorkThread::Outcome {
+    const Time begun = now();
+    auto filled = bring(candidate, request.part(), of, *arena);
+    const double took = seconds(now() - begun);
+    return [this, peer, request, candidate, filled = std::move(filled), took] {
+      restored(peer, request, candidate, filled, took);
+    };
+  });
 }
 
-void ServiceImpl::restored(const Peer& peer, const Candidate& candidate,
-                           const Result<StoreSide::Filled>& filled, double took) {
+void ServiceImpl::restored(const Peer& peer, const service::Restore& request,
+                           const Candidate& candidate, const Result<StoreSide::Filled>& filled,
+                           double took) {
   const bool from_store = candidate.source == Candidate::Source::kStore;
   if (!filled) {
     const Error& failed = filled.error();
@@ -362,7 +362,11 @@ void ServiceImpl::restored(const Peer& peer, const Candidate& candidate,
     if (from_store && failed.code == Code::kCorrupt) distrust(candidate.step);
     return reply(peer, failed);
   }
-  spdlog::info("step {} of attempt {} is good in {}, {:.3f} s, state digest {}", candidate.step,
+  const std::string what =
+      from_store && request.of() > 1
+          ? fmt::format("part {} of {} of step {}", request.part(), request.of(), candidate.step)
+          : fmt::format("step {}", candidate.step);
+  spdlog::info("restored {} of attempt {} from {} in {:.3f} s, state digest {}", what,
                candidate.attempt, from_store ? "the store" : "memory", took,
                candidate.digest.hex());
   service::Reply message;

@@ -87,7 +87,7 @@ class ServiceImpl final : public Service {
                 const service::Memory& memory, Welcome& result);
   void welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome);
   void restore(const Peer& peer, const service::Restore& request);
-  void restored(const Peer& peer, const Candidate& candidate,
+  void restored(const Peer& peer, const service::Restore& request, const Candidate& candidate,
                 const Result<StoreSide::Filled>& filled, double took);
   Result<StoreSide::Filled> bring(const Candidate& candidate, int part, int of, Arena& arena);
   void end_gang(const Peer& peer);

@@ -81,14 +81,8 @@ Status Filler::look(const Candidate& candidate) {
   Status mine;
   if (leads()) {
     auto own = copies_.verified(candidate);
-    if (own) {
-      held_ = *own;
-    } else if (own.error().code != Code::kCorrupt) {
-      mine = own.error();
-    } else {
-      spdlog::info("step {} is not in the memory of this node: {}", candidate.step,
-                   own.error().message);
-    }
+    if (own) held_ = *own;
+    if (!own && own.error().code != Code::kCorrupt) mine = own.error();
   }
   SUREFOOT_TRY(agree(communicator_, mine, deadline_, "a look at each node's memory"));
   SUREFOOT_ASSIGN(const auto all,
@@ -166,8 +160,7 @@ RingGather Filler::ring(int holder) const {
 Status Filler::spread(const Candidate& candidate, int holder) {
   const RingGather gather = ring(holder);
   if (gather.ring.size() < 2) return {};
-  if (communicator_.rank() == 0 && holder >= 0)
-    spdlog::info("the memory of node {} goes to {} others", holder, gather.ring.size() - 1);
+  const Time begun = now();
   const bool takes_part =
       std::find(gather.ring.begin(), gather.ring.end(), communicator_.rank()) != gather.ring.end();
   // An error of the communicator ends the attempt; there is nobody to agree with.
@@ -176,6 +169,14 @@ Status Filler::spread(const Candidate& candidate, int holder) {
       damaged_ ? Status(error(Code::kCorrupt, "a chunk fails its digest where it arrives"))
                : Status();
   const Status all = agree(communicator_, arrived, deadline_, kMoving);
+  if (all && communicator_.rank() == 0) {
+    const double took = seconds(now() - begun);
+    const std::string source =
+        holder >= 0 ? fmt::format("the memory of node {}", holder) : "parts from the store";
+    spdlog::info("{} nodes filled from {}: {:.1f} MB in {:.3f} s",
+                 gather.ring.size() - (holder >= 0 ? 1 : 0), source,
+                 static_cast<double>(arena_.spec().state_bytes) / 1e6, took);
+  }
   if (all) return publish();
   if (all.error().code != Code::kCorrupt) return all;
   SUREFOOT_TRY(agree(communicator_, check_source(candidate, holder, gather), deadline_,

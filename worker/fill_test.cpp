@@ -82,7 +82,7 @@ class FakeCopies final : public NodeCopies {
   int looks_ = 0;
 };
 
-class FillTest : public testing::Test {
+class FillTest : public ::testing::Test {
  protected:
   void make(int nodes, int ranks_per_node = 1) {
     ranks_per_node_ = ranks_per_node;
@@ -117,7 +117,9 @@ class FillTest : public testing::Test {
       for (int other = rank; other < rank + ranks_per_node_; ++other) {
         const auto& outcome = outcomes[static_cast<std::size_t>(other)];
         EXPECT_EQ(outcome.has_value(), by_node.back().has_value());
-        if (outcome && by_node.back()) EXPECT_EQ(outcome->slot, by_node.back()->slot);
+        if (outcome && by_node.back()) {
+          EXPECT_EQ(outcome->slot, by_node.back()->slot);
+        }
       }
     }
     return by_node;
