@@ -231,7 +231,9 @@ class StateReader {
 
   Status read_part(int part) {
     const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
-    if (entry.chunks.end <= chunks_.begin || chunks_.end <= entry.chunks.begin) return {};
+    // A part without chunks is looked at by everybody: its header counts too.
+    const bool elsewhere = entry.chunks.end <= chunks_.begin || chunks_.end <= entry.chunks.begin;
+    if (entry.chunks.size() > 0 && elsewhere) return {};
     const std::int64_t state_bytes = manifest_.identity.layout.bytes;
     const std::int64_t header_bytes =
         entry.bytes - stored_payload_bytes(entry.chunks, state_bytes, manifest_.is_encrypted());
