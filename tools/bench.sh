@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every benchmark, or those named: reduction snapshot step checkpoint recovery fashion gpt. Comparisons are ratios, interleaved within one run.
+# Every benchmark, or those named: reduction snapshot step upload checkpoint s3 recovery fashion gpt. Comparisons are ratios, interleaved within one run.
 # The machine should have nothing else to do.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 as_root=""
 [ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
-[ $# -gt 0 ] || set -- reduction snapshot step checkpoint recovery fashion gpt
+[ $# -gt 0 ] || set -- reduction snapshot step upload checkpoint s3 recovery fashion gpt
 
 for benchmark in "$@"; do
   echo "=== $benchmark"
@@ -25,6 +25,9 @@ for benchmark in "$@"; do
       "$bin/snapshot_bench" ;;
     checkpoint) # writing and restoring through a file store against write + fsync and plain reading
       "$bin/checkpoint_bench" ;;
+    s3)         # 1 GiB to and from SeaweedFS on this machine against rclone copy
+      tools/install_python.sh
+      SUREFOOT_PYTHON_BIN=build/python/bin "$bin/s3_bench" ;;
     recovery)   # SIGKILL of a worker to the next finished step, by phase; five times
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \
@@ -35,6 +38,19 @@ for benchmark in "$@"; do
       "$bin/surefoot" run examples/fashion-mnist/job.yaml --dir "$work/fashion" --set train.eval_batches=0 | grep -E "held out|time  |speed" ;;
     step)       # whole steps with a snapshot each and without, 125 MiB of state, one thread
       "$bin/step_bench" ;;
+    upload)     # step times in the 30 s from each upload's start against the 30 s after them, in one run; 125 MiB of state
+      examples/fetch_data.sh dictionary-gpt
+      "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/upload" --set resources.workers_per_node=1 \
+        --set 'model={kind: gpt, n_layer: 6, n_head: 6, n_embd: 384, block_size: 128}' --set 'train.schedule={kind: constant}' \
+        --set train.global_batch_size=4 --set train.eval_every=0 --set checkpoint.interval=60s --set train.max_steps=700 >/dev/null
+      awk -F'[:,]' '/"kind":"train"/ {
+          for (i = 1; i < NF; i++) { if ($i ~ /"time"/) time = $(i + 1) + 0; if ($i ~ /"checkpoint"/) checkpoint = $(i + 1) }
+          took = time - last; last = time
+          if (since > 0 && checkpoint != "true") { if (time - since <= 30) { with += took; n++ } else if (time - since <= 60) { without += took; m++ } }
+          if (checkpoint == "true") since = time
+        }
+        END { printf "%d steps with an upload %.1f ms, %d without %.1f ms, ratio %.4f\n", n, 1e3 * with / n, m, 1e3 * without / m, with / n / (without / m) }' \
+        "$work/upload/metrics/metrics.jsonl" ;;
     gpt)        # held-out loss over the steps
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/gpt" | grep -E "held out|time  |the rest|speed" ;;
