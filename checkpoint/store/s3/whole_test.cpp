@@ -144,7 +144,8 @@ TEST_P(S3Whole, NoCredentialIsEverPrinted) {
 // kept.
 class MetadataService {
  public:
-  explicit MetadataService(std::map<std::string, std::string> answers) : answers_(std::move(answers)) {
+  using Answers = std::map<std::string, std::string>;
+  explicit MetadataService(Answers answers) : answers_(std::move(answers)) {
     listener_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -186,7 +187,7 @@ class MetadataService {
       (void)::send(client.get(), text.data(), text.size(), MSG_NOSIGNAL);
     }
   }
-  std::map<std::string, std::string> answers_;
+  Answers answers_;
   Fd listener_;
   int port_ = 0;
   std::atomic<bool> stop_{false};
@@ -194,6 +195,7 @@ class MetadataService {
   std::thread thread_;
 };
 
+using Answers = MetadataService::Answers;
 constexpr const char* kRoles = "GET /latest/meta-data/iam/security-credentials/";
 std::string role_json(const std::string& expires) {
   return fmt::format(R"(200 {{"AccessKeyId":"ROLE","SecretAccessKey":"S","Token":"T","Expiration":"{}"}})",
@@ -208,7 +210,7 @@ CredentialSource source_at(const std::string& endpoint, const fs::path& home) {
 
 TEST(S3Credentials, OfARoleComeByTokenAndAreRenewedBeforeTheyExpire) {
   const TemporaryFolder home;
-  const MetadataService service({{"PUT /latest/api/token", "200 TOKEN"},
+  const MetadataService service(Answers{{"PUT /latest/api/token", "200 TOKEN"},
                                  {kRoles, "200 trainer\n"},
                                  {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
   CredentialSource source = source_at(service.endpoint(), home.path());
@@ -230,7 +232,7 @@ TEST(S3Credentials, OfARoleComeByTokenAndAreRenewedBeforeTheyExpire) {
 TEST(S3Credentials, OfARoleComeWithoutATokenFromAnOldService) {
   const TemporaryFolder home;
   const MetadataService service(
-      {{kRoles, "200 trainer"}, {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
+      Answers{{kRoles, "200 trainer"}, {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
   const auto found = source_at(service.endpoint(), home.path()).get(0);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found->secret_key, "S");
@@ -239,7 +241,7 @@ TEST(S3Credentials, OfARoleComeWithoutATokenFromAnOldService) {
 
 TEST(S3Credentials, SayWhatIsMissing) {
   const TemporaryFolder home;
-  const MetadataService without_role({{"PUT /latest/api/token", "200 TOKEN"}});
+  const MetadataService without_role(Answers{{"PUT /latest/api/token", "200 TOKEN"}});
   EXPECT_EQ(source_at(without_role.endpoint(), home.path()).get(0).error().code, Code::kInvalid);
   const auto none = source_at(fmt::format("http://127.0.0.1:{}", free_port()), home.path()).get(0);
   EXPECT_EQ(none.error().code, Code::kInvalid);
