@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every benchmark, or those named: reduction snapshot checkpoint recovery fashion gpt. Comparisons are ratios, interleaved within one run.
+# Every benchmark, or those named: reduction snapshot checkpoint s3 recovery fashion gpt. Comparisons are ratios, interleaved within one run.
 # The machine should have nothing else to do.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 as_root=""
 [ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
-[ $# -gt 0 ] || set -- reduction snapshot checkpoint recovery fashion gpt
+[ $# -gt 0 ] || set -- reduction snapshot checkpoint s3 recovery fashion gpt
 
 for benchmark in "$@"; do
   echo "=== $benchmark"
@@ -22,6 +22,9 @@ for benchmark in "$@"; do
       "$bin/snapshot_bench" ;;
     checkpoint) # writing and restoring through a file store against write + fsync and plain reading
       "$bin/checkpoint_bench" ;;
+    s3)         # 1 GiB through the S3 store against rclone copy, to the same SeaweedFS on this machine
+      tools/install_python.sh
+      "$bin/s3_bench" --folder "$work" ;;
     recovery)   # SIGKILL of a worker to the next finished step, by phase; five times
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \
