@@ -60,11 +60,12 @@ struct UploadResult {
 
 class StoreSide {
  public:
-  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep)
+  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep, Keys keys)
       : open_(std::move(open)),
         job_id_(std::move(job_id)),
         job_name_(std::move(job_name)),
-        keep_(keep) {}
+        keep_(keep),
+        keys_(std::move(keys)) {}
 
   [[nodiscard]] Result<StoreView> look(const Control& control);
   // Marks the folder as this job's, so that a store that cannot be written is known before
@@ -78,8 +79,15 @@ class StoreSide {
                                                            int of, const Control& control);
   [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
   Status remove(Step step, const Control& control);
-  // Brings a checkpoint into a slot of the arena, READY. kCorrupt: not this one.
-  [[nodiscard]] Result<int> fill(const Candidate& candidate, Arena& arena, const Control& control);
+  // A slot, and the samples that its state has seen.
+  struct Filled {
+    int slot = -1;
+    std::int64_t samples = 0;
+  };
+  // Brings a checkpoint into a slot of the arena, READY; `of` above 1: only part `part` of it,
+  // WRITING, with the digests of all chunks. kCorrupt: not this one.
+  [[nodiscard]] Result<Filled> fill(const Candidate& candidate, int part, int of, Arena& arena,
+                                    const Control& control);
   [[nodiscard]] Result<Exported> export_step(Step step, const config::Job& job,
                                              const std::filesystem::path& folder,
                                              const Control& control);
@@ -95,6 +103,7 @@ class StoreSide {
   std::string job_id_;
   std::string job_name_;
   int keep_;
+  Keys keys_;
   bool claimed_ = false;
   std::optional<Step> verified_;  // the newest that was read back in this life
   std::unique_ptr<Store> store_;

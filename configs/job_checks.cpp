@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "configs/job.h"
 #include "configs/store_url.h"
 #include "configs/units.h"
 
@@ -131,6 +132,11 @@ void check_workers(const config::Job& job, Checker& check) {
 }
 
 void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
+  const config::Encryption& encryption = checkpoint.encryption();
+  check.require(!encryption.key_file().empty() || encryption.old_key_files().empty(),
+                {"checkpoint.encryption.old_key_files", "checkpoint.encryption.key_file"},
+                "found old keys without a key_file, allowed is both or neither: new checkpoints "
+                "would not be encrypted");
   const auto url = parse_store_url(checkpoint.to());
   check.require(url.has_value(), {"checkpoint.to"}, "found {}, {}", quote(checkpoint.to()),
                 url ? "" : url.error().message);
@@ -201,6 +207,8 @@ void check_data_files(const config::Job& job, Reading& reading) {
         quote(path), fault);
   };
   check_file("model.path", job.model().path());
+  if (!job.model().from().empty())
+    check_file("model.from", starting_weights_file(job.model().from()));
   check_file("data.path", job.data().path());
   check_file("data.eval_path", job.data().eval_path());
   check_file("data.images", job.data().images());

@@ -24,6 +24,14 @@ std::string bar(const Progress& progress) {
                      std::string(static_cast<std::size_t>(kCells - done), '.'));
 }
 
+// Of nearly constant width, so that the line's other fields do not come and go.
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::max(seconds, 0.0));
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  if (whole < 86400) return fmt::format("{}:{:02} h", whole / 3600, whole / 60 % 60);
+  return duration_text(seconds);
+}
+
 std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields;
   fields.push_back({1, bar(progress)});
@@ -33,19 +41,20 @@ std::vector<Field> fields_of(const Progress& progress) {
         {95, fmt::format("{} {}", progress.doing, duration_text(progress.doing_seconds))});
   if (progress.loss) fields.push_back({90, "loss " + number_text(*progress.loss)});
   if (progress.samples_per_second > 0)
-    fields.push_back({60, fmt::format("{:.4g} samples/s", progress.samples_per_second)});
+    fields.push_back({20, fmt::format("{:.{}f} samples/s", progress.samples_per_second,
+                                      progress.samples_per_second < 100 ? 1 : 0)});
   if (progress.seconds_per_step > 0 && progress.step < progress.max_steps) {
     const double left = progress.seconds_per_step *
                         static_cast<double>(progress.max_steps.value - progress.step.value);
-    fields.push_back({80, duration_text(left) + " left"});
+    fields.push_back({80, clock_text(left) + " left"});
   }
   if (progress.snapshot.value >= 0)
-    fields.push_back({30, fmt::format("snapshot {}", progress.snapshot)});
+    fields.push_back({45, fmt::format("snapshot {}", progress.snapshot)});
   if (progress.storing.value >= 0) {
-    fields.push_back({40, fmt::format("storing {}", progress.storing)});
+    fields.push_back({50, fmt::format("storing {}", progress.storing)});
   } else if (progress.checkpoint.value >= 0) {
-    fields.push_back({40, fmt::format("checkpoint {} ({} ago)", progress.checkpoint,
-                                      duration_text(progress.checkpoint_age_seconds))});
+    fields.push_back({50, fmt::format("checkpoint {} {} ago", progress.checkpoint,
+                                      clock_text(progress.checkpoint_age_seconds))});
   }
   if (progress.restarts > 0)
     fields.push_back({70, count_text(progress.restarts, "restart", "restarts")});

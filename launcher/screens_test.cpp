@@ -34,8 +34,8 @@ Progress progress() {
 
 TEST(ProgressLine, HasEverythingWhereThereIsRoom) {
   EXPECT_EQ(progress_line(progress(), 200),
-            "[##########..........]  step 150/300  loss 2.431  94.23 samples/s  51.0 s left  "
-            "snapshot 150  checkpoint 120 (35.0 s ago)  1 restart");
+            "[##########..........]  step 150/300  loss 2.431  94.2 samples/s  0:51 left  "
+            "snapshot 150  checkpoint 120 0:35 ago  1 restart");
 }
 
 TEST(ProgressLine, FitsIntoAnyWidthAndKeepsTheStep) {
@@ -44,7 +44,7 @@ TEST(ProgressLine, FitsIntoAnyWidthAndKeepsTheStep) {
     EXPECT_LE(static_cast<int>(line.size()), width);
     EXPECT_THAT(line, HasSubstr("step 150/300"));
   }
-  EXPECT_EQ(progress_line(progress(), 60), "step 150/300  loss 2.431  51.0 s left  1 restart");
+  EXPECT_EQ(progress_line(progress(), 60), "step 150/300  loss 2.431  0:51 left  1 restart");
   EXPECT_EQ(progress_line(progress(), 3), "step 150/300");
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstdio>
 
+#include "checkpoint/key_file.h"
 #include "checkpoint/service.h"
 #include "checkpoint/store/open_store.h"
 #include "common/log.h"
@@ -130,6 +131,12 @@ int run(int argc, char** argv) {
     metrics.append(records);
   };
   settings.open_store = [job, directory] { return open_store(job, directory, false); };
+  auto keys = read_keys(job.checkpoint());
+  if (!keys) {
+    spdlog::error("{}", keys.error().message);
+    return kExitMachine;
+  }
+  settings.keys = std::move(*keys);
   auto service = Service::start(std::move(settings));
   if (!service && service.error().code == Code::kStale) {
     spdlog::info("another service of this job runs: {}", service.error().message);

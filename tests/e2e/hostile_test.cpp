@@ -1,5 +1,6 @@
 // Bad checkpoints, full disks, wrong job files: the job goes on from the next good copy, or stops
 // with one clear line. Nothing hangs, nothing starts anew in silence.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <regex>
 
+#include "checkpoint/arena.h"
 #include "common/file.h"
 #include "tests/e2e/jobs.h"
 #include "tests/e2e/sandbox.h"
@@ -22,11 +24,10 @@ namespace fs = std::filesystem;
 // Steps long enough to be interrupted.
 const std::vector<std::string> kLarge = {"--set", "model.hidden=[1500, 1500]"};
 
-// A job whose supervisor was killed, whose memory is lost as by a reboot, and whose
-// checkpoints are still there.
-class AfterAReboot : public testing::Test {
+// A job of which every process was killed. Its memory and its checkpoints are still there.
+class AfterASuddenEnd : public testing::Test {
  protected:
-  AfterAReboot() : sandbox_(kQuick) {
+  AfterASuddenEnd() : sandbox_(kQuick) {
     std::vector<std::string> arguments = {"--set", "checkpoint.keep=100", "--set",
                                           "checkpoint.interval=100ms"};
     arguments.insert(arguments.end(), kLarge.begin(), kLarge.end());
@@ -34,7 +35,6 @@ class AfterAReboot : public testing::Test {
     EXPECT_TRUE(eventually([&] { return sandbox_.newest_step() >= 20; }, 60s));
     (void)send_signal(running, SIGKILL);
     EXPECT_EQ(sandbox_.wait(running).exit_code, 128 + SIGKILL);
-    const fs::path arena = sandbox_.arena();
     EXPECT_TRUE(eventually([&] { return checkpoints().size() >= 2; }, 30s));
     // All processes of the job, by the folder they name.
     std::vector<ProcessId> all;
@@ -43,7 +43,6 @@ class AfterAReboot : public testing::Test {
       if (auto process = process_of(std::atoi(line.c_str() + 8))) all.push_back(*process);
     }
     EXPECT_TRUE(end_processes(all, now() + 10s));
-    fs::remove_all(arena);
   }
 
   // Steps of the published checkpoints, newest first.
@@ -93,6 +92,39 @@ class AfterAReboot : public testing::Test {
   }
 
   Sandbox sandbox_;
+};
+
+TEST_F(AfterASuddenEnd, AFlippedBitInTheNewestSnapshotMeansTheOneBeforeItAndTheLogSaysSo) {
+  auto arena = Arena::open(sandbox_.arena());
+  ASSERT_TRUE(arena) << arena.error().message;
+  const int newest = (*arena)->newest_ready().value();
+  const Step step = (*arena)->slot(newest).step;
+  (*arena)->bytes(newest)[(*arena)->bytes(newest).size() / 3] ^= std::byte{16};
+  arena->reset();
+  const RunResult result = resume();
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.text("state_sha256"), expected());
+  const std::string logs = all_logs();
+  EXPECT_NE(logs.find(fmt::format("refused step {}", step)), std::string::npos) << logs;
+  EXPECT_NE(logs.find(fmt::format("restore: step {} ", step.value - 1)), std::string::npos) << logs;
+}
+
+TEST_F(AfterASuddenEnd, FlippedBitsInEverySnapshotMeanTheNewestCheckpoint) {
+  auto arena = Arena::open(sandbox_.arena());
+  ASSERT_TRUE(arena) << arena.error().message;
+  for (int slot = 0; slot < kSlots; ++slot)
+    (*arena)->bytes(slot)[static_cast<std::size_t>(1000 + slot)] ^= std::byte{1};
+  arena->reset();
+  const RunResult result = resume();
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.text("state_sha256"), expected());
+  EXPECT_TRUE(std::regex_search(all_logs(), std::regex("restore: step [0-9]+ of .* in the store")));
+}
+
+// The same with the memory gone, as by a reboot.
+class AfterAReboot : public AfterASuddenEnd {
+ protected:
+  AfterAReboot() { fs::remove_all(sandbox_.arena()); }
 };
 
 TEST_F(AfterAReboot, GoesOnFromTheNewestCheckpoint) {
