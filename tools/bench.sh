@@ -25,9 +25,9 @@ for benchmark in "$@"; do
       "$bin/snapshot_bench" ;;
     checkpoint) # writing and restoring through a file store against write + fsync and plain reading
       "$bin/checkpoint_bench" ;;
-    s3)         # 1 GiB to and from SeaweedFS on this machine against rclone copy
+    s3)         # 1 GiB through the S3 store against rclone copy, to the same SeaweedFS on this machine
       tools/install_python.sh
-      SUREFOOT_PYTHON_BIN=build/python/bin "$bin/s3_bench" ;;
+      "$bin/s3_bench" --folder "$work" ;;
     recovery)   # SIGKILL of a worker to the next finished step, by phase; five times
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \

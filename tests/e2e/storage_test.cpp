@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 // Steps long enough to be interrupted, a state of several chunks.
 const std::string kModel = "model.hidden=[1500, 1500]";
 
-class Storage : public testing::Test {
+class Storage : public ::testing::Test {
  protected:
   Storage() : sandbox_(kQuick) {}
 

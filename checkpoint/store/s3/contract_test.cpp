@@ -45,10 +45,32 @@ const auto* const kServers = ::testing::AddGlobalTestEnvironment(new Servers);
 
 INSTANTIATE_TEST_SUITE_P(
     S3, StoreContract,
-    ::testing::Values(StoreFixture{"SeaweedFS",
-                                   [] { return std::make_unique<S3Place>(*seaweedfs); }},
-                      StoreFixture{"Rclone", [] { return std::make_unique<S3Place>(*rclone); }}),
+    ::testing::Values(
+        StoreFixture{.name = "SeaweedFS",
+                     .make = [] { return std::make_unique<S3Place>(*seaweedfs); }},
+        // Ignores If-None-Match.
+        StoreFixture{.name = "Rclone",
+                     .make = [] { return std::make_unique<S3Place>(*rclone); },
+                     .one_winner = false}),
     [](const auto& info) { return info.param.name; });
+
+TEST(S3Store, FindsOutWhetherAServiceHonoursPutIfAbsent) {
+  for (const auto& [server, honoured] :
+       {std::pair(seaweedfs.get(), true), std::pair(rclone.get(), false)}) {
+    s3::S3Options options = server->options("probe");
+    options.part_bytes = 8 << 20;
+    const Time later = now() + std::chrono::minutes(1);
+    const auto store = S3Store::open(options, false, later).value();
+    EXPECT_FALSE(store->honours_put());
+    ASSERT_TRUE(put_if_absent(*store, "small", "x", later));
+    ASSERT_TRUE(put_if_absent(*store, "large", std::string(9 << 20, 'x'), later));
+    EXPECT_EQ(store->honours_put(), honoured);
+    EXPECT_EQ(store->honours_complete(), honoured);
+    EXPECT_EQ(put_if_absent(*store, "large", std::string(9 << 20, 'y'), later).error().code,
+              Code::kExists);
+    EXPECT_EQ(store->list("", later)->size(), 2u);
+  }
+}
 
 }  // namespace
 }  // namespace surefoot::testing

@@ -1,7 +1,7 @@
 // The S3 store over networks and services that fail: a proxy with faults before SeaweedFS.
 //
-// The program is its own helper: `faults_test --put ENDPOINT PREFIX NAME BYTES` writes one object, to
-// be killed on the way.
+// The program is its own helper: `faults_test --put ENDPOINT PREFIX NAME BYTES` writes one object,
+// to be killed on the way.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -75,7 +75,8 @@ class S3Faults : public ::testing::Test {
 TEST_F(S3Faults, GoesOnAfterABusyService) {
   const auto store = open();
   warm_up(*store);
-  proxy->add({.kind = Kind::kAnswer, .match = "PUT", .times = 2, .status = 503, .code = "SlowDown"});
+  proxy->add(
+      {.kind = Kind::kAnswer, .match = "PUT", .times = 2, .status = 503, .code = "SlowDown"});
   proxy->add({.kind = Kind::kAnswer, .match = "PUT", .times = 1, .status = 500});
   proxy->add({.kind = Kind::kAnswer, .match = "GET", .times = 2, .status = 429});
   EXPECT_TRUE(put_if_absent(*store, "object", "content", later));
@@ -88,7 +89,8 @@ TEST_F(S3Faults, SaysWhyItGaveUp) {
   few.client.tries = 2;
   const auto store = open(few);
   warm_up(*store);
-  proxy->add({.kind = Kind::kAnswer, .match = "PUT", .times = 9, .status = 503, .code = "SlowDown"});
+  proxy->add(
+      {.kind = Kind::kAnswer, .match = "PUT", .times = 9, .status = 503, .code = "SlowDown"});
   const auto put = put_if_absent(*store, "object", "content", later);
   ASSERT_FALSE(put);
   EXPECT_EQ(put.error().code, Code::kRetry);
@@ -192,7 +194,8 @@ TEST_F(S3Faults, ReadsAgainWhatWasCutOff) {
 TEST_F(S3Faults, FetchesCredentialsAgainAndSetsItsClock) {
   const auto store = open();
   proxy->add({.kind = Kind::kAnswer, .match = "PUT", .status = 400, .code = "ExpiredToken"});
-  proxy->add({.kind = Kind::kAnswer, .match = "PUT", .status = 403, .code = "RequestTimeTooSkewed"});
+  proxy->add(
+      {.kind = Kind::kAnswer, .match = "PUT", .status = 403, .code = "RequestTimeTooSkewed"});
   EXPECT_TRUE(put_if_absent(*store, "object", "content", later));
   EXPECT_EQ(proxy->faults_done(), 2);
 }
@@ -203,7 +206,8 @@ TEST_F(S3Faults, LeavesNoUploadWhenASourceFails) {
   std::int64_t given = 0;
   const ByteSource source = [&]() -> Result<std::span<const std::byte>> {
     if (given >= 17 * kMiB) return error(Code::kCorrupt, "the source is bad");
-    const auto piece = as_bytes(std::string_view(large).substr(static_cast<std::size_t>(given), kMiB));
+    const auto piece =
+        as_bytes(std::string_view(large).substr(static_cast<std::size_t>(given), kMiB));
     given += kMiB;
     return piece;
   };
@@ -225,9 +229,9 @@ class S3Killed : public S3Faults {
   // Kills a process when it is in the middle of an upload of `name`.
   void kill_while_uploading(const std::string& name) {
     proxy->add({.kind = Kind::kThrottle, .match = "partNumber", .times = 99, .amount = kMiB});
-    ChildProcess child({"/proc/self/exe", "--put", proxy->endpoint(), prefix, name,
-                        std::to_string(large.size())},
-                       {}, "/dev/null");
+    ChildProcess child(
+        {"/proc/self/exe", "--put", proxy->endpoint(), prefix, name, std::to_string(large.size())},
+        {}, "/dev/null");
     ASSERT_TRUE(eventually([&] { return proxy->seen("/" + name + "?partNumber=2") > 0; }));
     ::kill(child.pid(), SIGKILL);
     child.wait();
@@ -254,6 +258,21 @@ TEST_F(S3Killed, IsClearedAwayOnceNobodyHasTouchedItForLong) {
   EXPECT_TRUE(uploads().empty());
 }
 
+TEST_F(S3Faults, ClearsAwayAProbeThatWasLeftBehind) {
+  const auto store = open();
+  ASSERT_TRUE(put_if_absent(*store, ".tmp-probe-0", "x", later));
+  EXPECT_TRUE(store->list("", later)->empty());
+  open();
+  std::string into(1, ' ');
+  EXPECT_TRUE(store->read(".tmp-probe-0", 0, std::as_writable_bytes(std::span(into)), later));
+  S3Options impatient = options();
+  impatient.orphan_age = 0s;
+  open(impatient);
+  EXPECT_EQ(
+      store->read(".tmp-probe-0", 0, std::as_writable_bytes(std::span(into)), later).error().code,
+      Code::kNotFound);
+}
+
 int put_one(char** arguments) {
   S3Options options;
   options.endpoint = arguments[2];
@@ -270,7 +289,8 @@ int put_one(char** arguments) {
 }  // namespace surefoot::s3
 
 int main(int count, char** arguments) {
-  if (count == 6 && std::string_view(arguments[1]) == "--put") return surefoot::s3::put_one(arguments);
+  if (count == 6 && std::string_view(arguments[1]) == "--put")
+    return surefoot::s3::put_one(arguments);
   ::testing::InitGoogleTest(&count, arguments);
   surefoot::s3::server = surefoot::s3::S3Server::seaweedfs();
   const int failed = RUN_ALL_TESTS();

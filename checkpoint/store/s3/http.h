@@ -22,9 +22,10 @@ namespace surefoot::s3 {
 
 struct HttpOptions {
   Duration connect_timeout = std::chrono::seconds(10);
-  Duration stall_timeout = std::chrono::seconds(30);  // less than a byte a second for so long
-  std::string ca_bundle;                              // file; empty: the system's
-  bool direct = false;                                // past any proxy of the environment
+  // Less than a byte a second for so long; found out some seconds later, since curl averages.
+  Duration stall_timeout = std::chrono::seconds(30);
+  std::string ca_bundle;  // file; empty: the system's
+  bool direct = false;    // past any proxy of the environment
 };
 
 struct HttpRequest {

@@ -201,7 +201,7 @@ void S3Store::abort(const std::string& key, const std::string& upload, Time dead
 
 Result<bool> S3Store::honours_complete(Time deadline) {
   if (honours_complete_) return *honours_complete_;
-  const std::string probe = key(".tmp-probe-" + make_job_id());
+  const std::string probe = probe_key();
   const Body body = as_bytes(std::string_view("surefoot asks whether If-None-Match is honoured\n"));
   if (const Finished first = put(probe, body, "probe", false, deadline); !first.answer)
     return first.answer.error();
@@ -269,6 +269,10 @@ Result<S3Store::Uploads> S3Store::orphans(const std::string& key_prefix, bool of
 }
 
 void S3Store::clear_left_behind(Time deadline) {
+  if (const auto probes = list_all(std::string(kTemporary), deadline)) {
+    for (const ObjectInfo& probe : *probes)
+      if (probe.age >= options_.orphan_age) (void)remove(probe.name, deadline);
+  }
   if (!can_list_uploads_) return;
   const auto found = orphans(key(""), false, deadline);
   if (!found) {

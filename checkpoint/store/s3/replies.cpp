@@ -128,9 +128,10 @@ Result<ListPage> parse_list(std::string_view body) {
 
 Result<std::string> parse_initiated(std::string_view body) {
   pugi::xml_document document;
-  SUREFOOT_ASSIGN(const pugi::xml_node root,
-                  root_of(document, body, "InitiateMultipartUploadResult"));
-  std::string id(text_of(root, "UploadId"));
+  auto root = root_of(document, body, "InitiateMultipartUploadResult");
+  if (!root) root = root_of(document, body, "InitiateMultipartUpload");  // of rclone
+  if (!root) return std::move(root).error();
+  std::string id(text_of(*root, "UploadId"));
   if (id.empty()) return error(Code::kCorrupt, "the reply has no UploadId");
   return id;
 }

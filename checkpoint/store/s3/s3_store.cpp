@@ -10,8 +10,6 @@
 namespace surefoot::s3 {
 namespace {
 
-// What is not an object of ours to show: probes.
-constexpr std::string_view kTemporary = ".tmp-";
 // Arbitrary: ten million objects. A service that never stops is not believed.
 constexpr int kMaxPages = 10000;
 constexpr std::string_view kPageSize = "1000";  // the most that S3 gives
@@ -173,9 +171,13 @@ Status S3Store::settle_put(const std::string& key, const std::string& write_id, 
                options_.bucket, key, why);
 }
 
+std::string S3Store::probe_key() const {
+  return key(std::string(kTemporary) + "probe-" + make_job_id());
+}
+
 Result<bool> S3Store::honours_put(Time deadline) {
   if (honours_put_) return *honours_put_;
-  const std::string probe = key(std::string(kTemporary) + "probe-" + make_job_id());
+  const std::string probe = probe_key();
   const Body body = as_bytes(std::string_view("surefoot asks whether If-None-Match is honoured\n"));
   const Finished first = put(probe, body, "probe", true, deadline);
   const bool refused = !first.answer && is_refused_as_unknown(first);
@@ -196,6 +198,15 @@ Result<bool> S3Store::honours_put(Time deadline) {
 
 Result<std::vector<ObjectInfo>> S3Store::list(const std::string& prefix, Time deadline) {
   SUREFOOT_TRY(in_time(prefix, deadline));
+  SUREFOOT_ASSIGN(std::vector<ObjectInfo> objects, list_all(prefix, deadline));
+  std::erase_if(objects,
+                [](const ObjectInfo& object) { return object.name.starts_with(kTemporary); });
+  std::sort(objects.begin(), objects.end(),
+            [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+  return objects;
+}
+
+Result<std::vector<ObjectInfo>> S3Store::list_all(const std::string& prefix, Time deadline) {
   const std::string root = key("");
   std::vector<ObjectInfo> objects;
   std::string continuation;
@@ -218,17 +229,13 @@ Result<std::vector<ObjectInfo>> S3Store::list(const std::string& prefix, Time de
       if (!object.key.starts_with(key(prefix))) continue;
       std::string name = object.key.substr(root.size());
       // Consoles and gateways to file systems mark folders by empty objects.
-      if (name.empty() || name.ends_with('/') || name.starts_with(kTemporary)) continue;
+      if (name.empty() || name.ends_with('/')) continue;
       const std::int64_t age_s =
           now_s < 0 ? 0 : std::max<std::int64_t>(0, now_s - object.modified_s);
       objects.push_back({std::move(name), object.bytes, std::chrono::seconds(age_s)});
     }
     continuation = std::move(listed->continuation);
-    if (continuation.empty()) {
-      std::sort(objects.begin(), objects.end(),
-                [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
-      return objects;
-    }
+    if (continuation.empty()) return objects;
   }
   return error(Code::kInvalid, "{} does not end when it is listed", url());
 }

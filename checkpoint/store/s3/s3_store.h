@@ -94,6 +94,9 @@ class S3Store final : public Store {
   };
   using Body = std::span<const std::byte>;
 
+  // What is not to be seen: probes.
+  static constexpr std::string_view kTemporary = ".tmp-";
+
   S3Store(S3Options options, Address address);
   [[nodiscard]] std::string key(std::string_view name) const;
   [[nodiscard]] Request request(const char* method, const std::string& key, const char* what,
@@ -101,6 +104,8 @@ class S3Store final : public Store {
   void add_checksum(Request& request) const;
   Status in_time(const std::string& name, Time deadline) const;
 
+  // Temporaries too, in the service's order.
+  Result<std::vector<ObjectInfo>> list_all(const std::string& prefix, Time deadline);
   Finished put(const std::string& key, Body body, const std::string& write_id, bool conditional,
                Time deadline);
   Status put_small(const std::string& name, Body body, Time deadline);
@@ -124,6 +129,7 @@ class S3Store final : public Store {
                     const std::vector<std::string>& etags, bool conditional, Time deadline);
   // Also what could not be aborted earlier.
   void abort(const std::string& key, const std::string& upload, Time deadline);
+  [[nodiscard]] std::string probe_key() const;
   [[nodiscard]] Result<bool> honours_put(Time deadline);
   [[nodiscard]] Result<bool> honours_complete(Time deadline);
 

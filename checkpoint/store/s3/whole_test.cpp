@@ -63,8 +63,8 @@ TEST_P(S3Whole, CheckpointsAreWrittenPublishedVerifiedLoadedAndCleaned) {
   ASSERT_TRUE(checkpoints.claim("job", {}));
   for (const std::int64_t step : {10, 20}) {
     for (int part = 0; part < 2; ++part) {
-      const auto stored =
-          checkpoints.store_part(identity_of(state, step, 1), part, 2, state.bytes, state.digests, {});
+      const auto stored = checkpoints.store_part(identity_of(state, step, 1), part, 2, state.bytes,
+                                                 state.digests, {});
       ASSERT_TRUE(stored) << stored.error().message;
     }
     const auto published = checkpoints.try_publish(Step{step}, Attempt{1}, 0, 2, std::nullopt, {});
@@ -92,18 +92,20 @@ TEST_P(S3Whole, ObjectsAreReadByAnIndependentClient) {
   options.part_bytes = 8 << 20;
   const auto store = open(options);
   std::string large(20'000'001, '\0');
-  for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761U >> 13);
+  for (std::size_t i = 0; i < large.size(); ++i)
+    large[i] = static_cast<char>(i * 2654435761U >> 13);
   ASSERT_TRUE(put_if_absent(*store, "step-1/large", large, later));
   ASSERT_TRUE(put_if_absent(*store, "step-1/small", "small", later));
   const TemporaryFolder folder;
-  ChildProcess copy({python_program("rclone"), "copy", "theirs:surefoot/whole/foreign",
-                     (folder.path() / "copy").string(), "--config", (folder.path() / "conf").string()},
-                    {"HOME=" + folder.path().string(), "RCLONE_CONFIG_THEIRS_TYPE=s3",
-                     "RCLONE_CONFIG_THEIRS_PROVIDER=Other", "RCLONE_CONFIG_THEIRS_ENV_AUTH=true",
-                     "RCLONE_CONFIG_THEIRS_ENDPOINT=" + server().endpoint(),
-                     std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
-                     std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
-                    folder.path() / "log");
+  ChildProcess copy(
+      {python_program("rclone"), "copy", "theirs:surefoot/whole/foreign",
+       (folder.path() / "copy").string(), "--config", (folder.path() / "conf").string()},
+      {"HOME=" + folder.path().string(), "RCLONE_CONFIG_THEIRS_TYPE=s3",
+       "RCLONE_CONFIG_THEIRS_PROVIDER=Other", "RCLONE_CONFIG_THEIRS_ENV_AUTH=true",
+       "RCLONE_CONFIG_THEIRS_ENDPOINT=" + server().endpoint(),
+       std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
+       std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
+      folder.path() / "log");
   ASSERT_EQ(copy.wait(), 0) << read_file(folder.path() / "log").value();
   EXPECT_TRUE(read_file(folder.path() / "copy/step-1/large").value() == large);
   EXPECT_EQ(read_file(folder.path() / "copy/step-1/small").value(), "small");
@@ -127,12 +129,12 @@ TEST_P(S3Whole, WrongCredentialsAndMissingBucketsAreSaidAtOnce) {
 TEST_P(S3Whole, NoCredentialIsEverPrinted) {
   const TemporaryFolder folder;
   const std::string log = folder.path() / "log";
-  ChildProcess child({"/proc/self/exe", "--use", server().endpoint(), "whole/secrets"},
-                     {"HOME=" + folder.path().string(),
-                      std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
-                      std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey,
-                      "AWS_SESSION_TOKEN=", "AWS_EC2_METADATA_DISABLED=true"},
-                     log);
+  ChildProcess child(
+      {"/proc/self/exe", "--use", server().endpoint(), "whole/secrets"},
+      {"HOME=" + folder.path().string(), std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
+       std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey,
+       "AWS_SESSION_TOKEN=", "AWS_EC2_METADATA_DISABLED=true"},
+      log);
   EXPECT_EQ(child.wait(), 0);
   const std::string printed = read_file(log).value();
   EXPECT_NE(printed.find("cannot"), std::string::npos);  // it did complain
@@ -144,7 +146,8 @@ TEST_P(S3Whole, NoCredentialIsEverPrinted) {
 // kept.
 class MetadataService {
  public:
-  explicit MetadataService(std::map<std::string, std::string> answers) : answers_(std::move(answers)) {
+  using Answers = std::map<std::string, std::string>;
+  explicit MetadataService(Answers answers) : answers_(std::move(answers)) {
     listener_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -186,7 +189,7 @@ class MetadataService {
       (void)::send(client.get(), text.data(), text.size(), MSG_NOSIGNAL);
     }
   }
-  std::map<std::string, std::string> answers_;
+  Answers answers_;
   Fd listener_;
   int port_ = 0;
   std::atomic<bool> stop_{false};
@@ -194,10 +197,12 @@ class MetadataService {
   std::thread thread_;
 };
 
+using Answers = MetadataService::Answers;
 constexpr const char* kRoles = "GET /latest/meta-data/iam/security-credentials/";
 std::string role_json(const std::string& expires) {
-  return fmt::format(R"(200 {{"AccessKeyId":"ROLE","SecretAccessKey":"S","Token":"T","Expiration":"{}"}})",
-                     expires);
+  return fmt::format(
+      R"(200 {{"AccessKeyId":"ROLE","SecretAccessKey":"S","Token":"T","Expiration":"{}"}})",
+      expires);
 }
 CredentialSource source_at(const std::string& endpoint, const fs::path& home) {
   CredentialOptions options;
@@ -208,9 +213,10 @@ CredentialSource source_at(const std::string& endpoint, const fs::path& home) {
 
 TEST(S3Credentials, OfARoleComeByTokenAndAreRenewedBeforeTheyExpire) {
   const TemporaryFolder home;
-  const MetadataService service({{"PUT /latest/api/token", "200 TOKEN"},
-                                 {kRoles, "200 trainer\n"},
-                                 {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
+  const MetadataService service(
+      Answers{{"PUT /latest/api/token", "200 TOKEN"},
+              {kRoles, "200 trainer\n"},
+              {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
   CredentialSource source = source_at(service.endpoint(), home.path());
   const std::int64_t expiry = parse_iso_time("2030-01-01T00:00:00Z");
   const auto first = source.get(expiry - 4000);
@@ -230,7 +236,8 @@ TEST(S3Credentials, OfARoleComeByTokenAndAreRenewedBeforeTheyExpire) {
 TEST(S3Credentials, OfARoleComeWithoutATokenFromAnOldService) {
   const TemporaryFolder home;
   const MetadataService service(
-      {{kRoles, "200 trainer"}, {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
+      Answers{{kRoles, "200 trainer"},
+              {std::string(kRoles) + "trainer", role_json("2030-01-01T00:00:00Z")}});
   const auto found = source_at(service.endpoint(), home.path()).get(0);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found->secret_key, "S");
@@ -239,7 +246,7 @@ TEST(S3Credentials, OfARoleComeWithoutATokenFromAnOldService) {
 
 TEST(S3Credentials, SayWhatIsMissing) {
   const TemporaryFolder home;
-  const MetadataService without_role({{"PUT /latest/api/token", "200 TOKEN"}});
+  const MetadataService without_role(Answers{{"PUT /latest/api/token", "200 TOKEN"}});
   EXPECT_EQ(source_at(without_role.endpoint(), home.path()).get(0).error().code, Code::kInvalid);
   const auto none = source_at(fmt::format("http://127.0.0.1:{}", free_port()), home.path()).get(0);
   EXPECT_EQ(none.error().code, Code::kInvalid);
@@ -294,6 +301,61 @@ TEST_P(S3Whole, IsOpenedFromAJob) {
   EXPECT_EQ((*store)->url(), "s3://surefoot/whole/jobs/mine");
 }
 
+TEST(S3Tls, TrustsOnlyTheCertificatesItIsTold) {
+  const auto server = S3Server::rclone_with_tls();
+  if (!server) GTEST_SKIP() << "rclone is not installed: run tools/install_python.sh";
+  const Time later = now() + 1min;
+  const auto trusted = S3Store::open(server->options("tls"), false, later);
+  ASSERT_TRUE(trusted) << trusted.error().message;
+  ASSERT_TRUE(put_if_absent(**trusted, "object", "content", later));
+  EXPECT_EQ(read_object(**trusted, "object", 100, later).value(), "content");
+  S3Options unknown = server->options("tls");
+  unknown.client.http.ca_bundle.clear();
+  const auto refused = S3Store::open(unknown, false, later);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalid);
+  EXPECT_NE(refused.error().message.find("ca_bundle"), std::string::npos)
+      << refused.error().message;
+  S3Options other_name = server->options("tls");
+  other_name.endpoint = fmt::format("https://localhost:{}", server->port());
+  EXPECT_EQ(S3Store::open(other_name, false, later).error().code, Code::kInvalid);
+}
+
+// A job whose directory is `folder`, with checkpoints in a bucket.
+std::string job_text(const S3Server& server, const std::string& to) {
+  return fmt::format(
+      "name: mine\nmodel: {{kind: mlp, hidden: [4]}}\ndata: {{kind: synthetic, shape: [4]}}\n"
+      "train: {{max_steps: 1, global_batch_size: 1, micro_batch_size: 1, optimizer: {{kind: sgd, "
+      "lr: 0.1}}}}\ncheckpoint: {{to: \"{}\", s3: {{endpoint: \"{}\"}}}}\n",
+      to, server.endpoint());
+}
+
+TEST_P(S3Whole, TheCommandLineVerifiesWhatLiesInTheBucket) {
+  const char* programs = std::getenv("SUREFOOT_BIN");
+  if (programs == nullptr) GTEST_SKIP() << "SUREFOOT_BIN does not name the folder of programs";
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "job.yaml") << job_text(server(), "s3://surefoot/whole/cli");
+  const JobDirectory directory{folder.path()};
+  const std::string id = directory.job_id("mine").value();
+  const auto store = open(server().options("whole/cli/mine"));
+  const SmallState state = small_state(100, 3);
+  CheckpointStore checkpoints(*store, id);
+  CheckpointIdentity identity = identity_of(state, 7, 1);
+  identity.job_id = id;
+  ASSERT_TRUE(checkpoints.store_part(identity, 0, 1, state.bytes, state.digests, {}));
+  ASSERT_EQ(checkpoints.try_publish(Step{7}, Attempt{1}, 0, 1, std::nullopt, {}).outcome,
+            PublishOutcome::kPublished);
+  ChildProcess verify(
+      {std::string(programs) + "/surefoot", "checkpoints", "verify", folder.path().string(),
+       "--json"},
+      {"HOME=" + folder.path().string(), std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
+       std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
+      folder.path() / "out");
+  EXPECT_EQ(verify.wait(), 0);
+  const std::string out = read_file(folder.path() / "out").value();
+  EXPECT_NE(out.find("\"verified\":true"), std::string::npos) << out;
+}
+
 // Uses a store rightly and in several wrong ways, and prints every message.
 int use(const char* endpoint, const char* prefix) {
   init_log("test");
@@ -326,7 +388,8 @@ int use(const char* endpoint, const char* prefix) {
 
 int main(int count, char** arguments) {
   using namespace surefoot::s3;
-  if (count == 4 && std::string_view(arguments[1]) == "--use") return use(arguments[2], arguments[3]);
+  if (count == 4 && std::string_view(arguments[1]) == "--use")
+    return use(arguments[2], arguments[3]);
   ::testing::InitGoogleTest(&count, arguments);
   seaweedfs = S3Server::seaweedfs();
   rclone = S3Server::rclone();

@@ -104,7 +104,7 @@ std::string python_program(const std::string& name) {
 }
 
 std::string S3Server::endpoint() const {
-  return fmt::format("http://127.0.0.1:{}", port_);
+  return fmt::format("{}://127.0.0.1:{}", certificate_.empty() ? "http" : "https", port_);
 }
 
 std::string S3Server::log() const {
@@ -118,6 +118,7 @@ S3Options S3Server::options(const std::string& prefix) const {
   options.prefix = prefix;
   options.client.credentials.environment = test_environment();
   options.client.seed = 1;
+  options.client.http.ca_bundle = certificate_;
   return options;
 }
 
@@ -189,21 +190,41 @@ std::unique_ptr<S3Server> S3Server::seaweedfs() {
 }
 
 std::unique_ptr<S3Server> S3Server::rclone() {
+  return start_rclone(std::unique_ptr<S3Server>(new S3Server()), {});
+}
+
+std::unique_ptr<S3Server> S3Server::rclone_with_tls() {
+  std::unique_ptr<S3Server> server(new S3Server());
+  const fs::path folder = server->folder_.path();
+  server->certificate_ = folder / "certificate.pem";
+  const std::string key = folder / "key.pem";
+  ChildProcess make(
+      {"/usr/bin/openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+       "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+       "-keyout", key, "-out", server->certificate_},
+      {}, folder / "log");
+  SUREFOOT_CHECK(make.wait() == 0);
+  const std::vector<std::string> more = {"--cert", server->certificate_, "--key", key};
+  return start_rclone(std::move(server), more);
+}
+
+std::unique_ptr<S3Server> S3Server::start_rclone(std::unique_ptr<S3Server> server,
+                                                 const std::vector<std::string>& more) {
   const std::string program = python_program("rclone");
   if (program.empty()) return nullptr;
-  std::unique_ptr<S3Server> server(new S3Server());
   const fs::path folder = server->folder_.path();
   fs::create_directory(folder / "data");
   server->port_ = free_port();
-  server->process_ = std::make_unique<ChildProcess>(
-      std::vector<std::string>{program, "serve", "s3", (folder / "data").string(), "--addr",
-                               fmt::format("127.0.0.1:{}", server->port_), "--config",
-                               (folder / "rclone.conf").string(), "--cache-dir",
-                               (folder / "cache").string()},
-      std::vector<std::string>{
-          "HOME=" + folder.string(),
-          fmt::format("RCLONE_AUTH_KEY=\"{},{}\"", kTestAccessKey, kTestSecretKey)},
-      folder / "log");
+  std::vector<std::string> argv = {program,       "serve",
+                                   "s3",          (folder / "data").string(),
+                                   "--addr",      fmt::format("127.0.0.1:{}", server->port_),
+                                   "--config",    (folder / "rclone.conf").string(),
+                                   "--cache-dir", (folder / "cache").string()};
+  argv.insert(argv.end(), more.begin(), more.end());
+  const std::vector<std::string> environment = {
+      "HOME=" + folder.string(),
+      fmt::format("RCLONE_AUTH_KEY=\"{},{}\"", kTestAccessKey, kTestSecretKey)};
+  server->process_ = std::make_unique<ChildProcess>(argv, environment, folder / "log");
   server->wait_and_make_bucket();
   return server;
 }

@@ -49,6 +49,8 @@ class S3Server {
   // Null: its program is not installed. Blocks until it answers.
   [[nodiscard]] static std::unique_ptr<S3Server> seaweedfs();
   [[nodiscard]] static std::unique_ptr<S3Server> rclone();
+  // With a certificate of its own, which options() trusts.
+  [[nodiscard]] static std::unique_ptr<S3Server> rclone_with_tls();
   ~S3Server();
 
   [[nodiscard]] int port() const { return port_; }
@@ -59,10 +61,13 @@ class S3Server {
 
  private:
   S3Server() = default;
+  static std::unique_ptr<S3Server> start_rclone(std::unique_ptr<S3Server> server,
+                                                const std::vector<std::string>& more);
   void wait_and_make_bucket();
 
   ::surefoot::testing::TemporaryFolder folder_;
   int port_ = 0;
+  std::string certificate_;               // empty: no TLS
   std::vector<std::string> left_behind_;  // files that it makes outside of its folder
   std::unique_ptr<ChildProcess> process_;
 };
