@@ -103,7 +103,8 @@ CheckpointStore::CheckpointStore(Store& store, std::string job_id, Keys keys)
 Status CheckpointStore::claim(const std::string& job_name, const Control& control) {
   const std::string text = nlohmann::json{{"id", job_id_}, {"name", job_name}}.dump() + "\n";
   auto put = put_if_absent(store_, "job.json", text, control.deadline);
-  if (put || put.error().code != Code::kExists) return put;
+  if (put) return newest_can_be_read(control);
+  if (put.error().code != Code::kExists) return put;
   SUREFOOT_ASSIGN(const std::string standing,
                   read_object(store_, "job.json", kMaxJobBytes, control.deadline));
   const auto json = nlohmann::json::parse(standing, nullptr, false);

@@ -28,6 +28,10 @@ void checkpoint(CheckpointStore& in, const SmallState& state, std::int64_t step,
   ASSERT_EQ(published.outcome, PublishOutcome::kPublished) << published.reason;
 }
 
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Any 16 bytes of the state, or any of its digests, in binary or in hex: how many are in there?
 int traces_of(const SmallState& state, MemoryStore& store) {
   std::unordered_set<std::string_view> windows;
@@ -166,9 +170,10 @@ class SealedDamageTest : public SealedStoreTest {
   }
 };
 
-TEST_F(SealedDamageTest, AFlippedBitInAnyByteOfAnyObjectIsSeen) {
+TEST_F(SealedDamageTest, AFlippedBitAnywhereInAnyObjectIsSeen) {
   for (const std::string& name : {manifest, part0, part1}) {
-    for (std::size_t at = 0; at < store.bytes(name).size(); ++at) {
+    // The payload begins behind 8 KiB; of its bytes every seventh.
+    for (std::size_t at = 0; at < store.bytes(name).size(); at += at < 8192 ? 1 : 7) {
       const auto bit = static_cast<std::byte>(1 << (at % 8));
       store.bytes(name)[at] ^= bit;
       expect_refused(name + " byte " + std::to_string(at), at % 64 == 0);
@@ -230,6 +235,30 @@ TEST_F(SealedDamageTest, AReplayedCheckpointIsSeen) {
   const auto raw = as_bytes(text);
   store.set(manifest, {raw.begin(), raw.end()});
   expect_refused("step 10 as step 20");
+}
+
+// A header that says something else, with the digests that anybody can make: its own, that in the
+// manifest, and the manifest's.
+TEST_F(SealedDamageTest, AHeaderThatIsMadeUpIsSeen) {
+  auto read = parse_manifest(text_of(store.bytes(manifest)));
+  ASSERT_TRUE(read);
+  PartHeader header = header_of(*read, 1);
+  for (const bool changed : {false, true}) {
+    if (changed) header.identity.training_lines[0] = "train.seed: 2";
+    const std::string encoded = encode_part_header(header);
+    ASSERT_EQ(encoded.size(), payload_of(part1, fresh));
+    std::memcpy(store.bytes(part1).data(), encoded.data(), encoded.size());
+    Manifest forged = *read;
+    forged.parts[1].header_digest = digest(encoded);
+    const std::string text = encode_manifest(forged);
+    const auto raw = as_bytes(text);
+    store.set(manifest, {raw.begin(), raw.end()});
+    if (changed) {
+      expect_refused("a made up header");
+    } else {
+      EXPECT_TRUE(checkpoints.verify(Step{20}, {}));
+    }
+  }
 }
 
 // Every piece in every other place, and in its place at another step.
