@@ -1,7 +1,7 @@
 # The newcomer's door. On a fresh Debian 12 each of these is all that is needed:
 #   make run    install what is missing, build, fetch the example's data, train, kill a worker, go on
 #   make test   the same preparation, then every test that needs no GPU
-.PHONY: run test build packages sanitize format bench clean
+.PHONY: run test build packages sanitize fuzz format bench clean
 
 JOBS ?= $(shell nproc)
 
@@ -26,6 +26,11 @@ test: build
 # Everything that links neither MPI nor libtorch, under AddressSanitizer + UBSan and under ThreadSanitizer.
 sanitize: packages
 	@tools/sanitize.sh $(JOBS)
+
+# Every parser of bytes from outside, eight seconds each, from the committed corpora.
+fuzz: packages
+	@tools/install_packages.sh test
+	@tools/fuzz.sh
 
 bench: build
 	@tools/bench.sh

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,12 +83,16 @@ inline std::optional<int> newest_good(Arena& arena) {
   }
 }
 
-// Runs `body` in a child of its own; the child leaves with its result.
+// Runs `body` in a child of its own; the child leaves with its result, or with the thread that has
+// made it, however that ends: a test that is killed leaves nobody behind.
 inline pid_t fork_child(const std::function<int()>& body) {
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   SUREFOOT_CHECK(child >= 0);
-  if (child == 0) ::_exit(body());
-  return child;
+  if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // it has died before it could be watched
+  ::_exit(body());
 }
 inline int wait_for(pid_t child) {
   int status = 0;

@@ -4,6 +4,8 @@
 //             against write(2) of the same bytes and fsync, as dd conv=fsync does
 //   restore   all bytes read past the page cache into memory, and digested
 //             against read(2) past the page cache into the same memory
+//   encrypted write, restore
+//             the same with encryption, against without
 //
 //   checkpoint_bench [--mib 256] [--rounds 5] [--folder .]
 //
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -129,14 +132,14 @@ double best(const std::vector<Cost>& costs, double Cost::*what) {
   return least;
 }
 
-void print(const char* what, std::int64_t bytes, const std::vector<Cost>& ours,
+void print(const char* what, std::int64_t bytes, const std::vector<Cost>& ours, const char* other,
            const std::vector<Cost>& plain) {
   const double mb = static_cast<double>(bytes) / 1e6;
   const double rate = mb / best(ours, &Cost::seconds);
   const double plain_rate = mb / best(plain, &Cost::seconds);
-  std::printf("%-8s %6.0f MB/s, %.2f s of a core   plain %6.0f MB/s, %.2f s   ratio %.2f\n", what,
-              rate, best(ours, &Cost::cpu_seconds), plain_rate, best(plain, &Cost::cpu_seconds),
-              rate / plain_rate);
+  std::printf("%-17s %6.0f MB/s, %.2f s of a core   %s %6.0f MB/s, %.2f s   ratio %.2f\n", what,
+              rate, best(ours, &Cost::cpu_seconds), other, plain_rate,
+              best(plain, &Cost::cpu_seconds), rate / plain_rate);
 }
 
 // Each twice, in an order that favours neither.
@@ -148,6 +151,39 @@ void pair(int round, std::vector<Cost>& ours, std::vector<Cost>& plain, const Ou
     plain.push_back(cost_of(run_plain));
     if (!first) ours.push_back(cost_of(run_ours));
   }
+}
+
+// Checkpoints written, restored and removed with encryption and without, in turn.
+void compare_encrypted(const Options& options, Store& store, State& state,
+                       std::span<std::byte> into) {
+  std::array<std::byte, kKeyBytes> key{};
+  key[0] = std::byte{1};
+  CheckpointStore sealed(store, state.identity.job_id,
+                         std::make_shared<const KeyRing>(SealKey(key)));
+  CheckpointStore open(store, state.identity.job_id);
+  std::vector<Cost> write_sealed, write_open, read_sealed, read_open;
+  // Steps 1 and 2 are sealed ones and open ones.
+  const auto remove = [&](std::int64_t step) {
+    if (auto removed = open.remove_step(Step{step}, {}); !removed) fail(removed.error().message);
+  };
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const bool first : {round % 2 == 0, round % 2 == 1}) {
+      const auto seal = [&] { write_checkpoint(sealed, state, 1); };
+      if (first) write_sealed.push_back(cost_of(seal));
+      write_open.push_back(cost_of([&] { write_checkpoint(open, state, 2); }));
+      if (!first) write_sealed.push_back(cost_of(seal));
+      const auto unseal = [&] { restore(sealed, 1, into); };
+      if (first) read_sealed.push_back(cost_of(unseal));
+      read_open.push_back(cost_of([&] { restore(open, 2, into); }));
+      if (!first) read_sealed.push_back(cost_of(unseal));
+      if (!std::equal(into.begin(), into.end(), state.bytes.begin()))
+        fail("what was restored differs");
+      remove(1);
+      remove(2);
+    }
+  }
+  print("encrypted write", state.identity.layout.bytes, write_sealed, "open ", write_open);
+  print("encrypted restore", state.identity.layout.bytes, read_sealed, "open ", read_open);
 }
 
 void run(const Options& options) {
@@ -175,9 +211,10 @@ void run(const Options& options) {
     }
     fs::remove(plain);
   }
+  print("write", state.identity.layout.bytes, write_ours, "plain", write_plain);
+  print("restore", state.identity.layout.bytes, read_ours, "plain", read_plain);
+  compare_encrypted(options, **store, state, into);
   fs::remove_all(folder);
-  print("write", state.identity.layout.bytes, write_ours, write_plain);
-  print("restore", state.identity.layout.bytes, read_ours, read_plain);
 }
 
 }  // namespace

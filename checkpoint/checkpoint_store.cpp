@@ -19,46 +19,65 @@ void report(const Control& control, std::int64_t bytes) {
   if (control.progress) control.progress(bytes);
 }
 
-// A state in pieces: header, then chunk by chunk, each digested once more on its way out.
+// A part in pieces: header, then chunk by chunk, each digested once more on its way out, and sealed
+// piece by piece where there is a key.
 class PartSource {
  public:
-  PartSource(std::string_view header, ChunkRange chunks, std::span<const std::byte> state,
-             std::span<const Digest> digests, const Control& control)
+  PartSource(const PartHeader& header, std::string_view encoded, std::span<const std::byte> state,
+             const SealKey* key, const Control& control)
       : header_(header),
-        chunk_(chunks.begin),
-        end_(chunks.end),
+        encoded_(encoded),
+        chunk_(header.chunks.begin),
         state_(state),
-        digests_(digests),
+        key_(key),
+        sealed_(key != nullptr ? kSealPieceBytes + kSealExtraBytes : 0),
         control_(control) {}
 
   Result<std::span<const std::byte>> next() {
-    SUREFOOT_TRY(go_on(control_));
-    if (!header_.empty()) {
-      const std::string_view piece = header_.substr(0, kMaxPieceBytes);
-      header_.remove_prefix(piece.size());
+    if (!encoded_.empty()) {
+      SUREFOOT_TRY(go_on(control_));
+      const std::string_view piece = encoded_.substr(0, kMaxPieceBytes);
+      encoded_.remove_prefix(piece.size());
       return as_bytes(piece);
     }
     report(control_, std::exchange(last_, 0));
-    if (chunk_ == end_) return std::span<const std::byte>();
+    if (left_.empty()) {
+      SUREFOOT_TRY(go_on(control_));
+      if (chunk_ == header_.chunks.end) return std::span<const std::byte>();
+      SUREFOOT_TRY(take_chunk());
+    }
+    const auto plain = left_.first(std::min<std::size_t>(
+        left_.size(), key_ != nullptr ? kSealPieceBytes : std::int64_t{kMaxPieceBytes}));
+    left_ = left_.subspan(plain.size());
+    last_ = static_cast<std::int64_t>(plain.size());
+    if (key_ == nullptr) return plain;
+    const auto sealed = std::span(sealed_).first(plain.size() + kSealExtraBytes);
+    key_->seal(piece_context(header_.identity, header_.part, header_.of, piece_++), plain, sealed);
+    return std::span<const std::byte>(sealed);
+  }
+
+ private:
+  Status take_chunk() {
     const ByteRange range =
         chunk_bytes({chunk_, chunk_ + 1}, static_cast<std::int64_t>(state_.size()));
-    const auto bytes = state_.subspan(range.begin, range.size());
-    if (digest(bytes) != digests_[chunk_])
+    left_ = state_.subspan(range.begin, range.size());
+    if (digest(left_) != header_.chunk_digests[chunk_ - header_.chunks.begin])
       return error(Code::kCorrupt,
                    "chunk {} of the snapshot does not match its digest: the memory has changed",
                    chunk_);
     ++chunk_;
-    last_ = range.size();
-    return bytes;
+    return {};
   }
 
- private:
-  std::string_view header_;
+  const PartHeader& header_;
+  std::string_view encoded_;
   std::int64_t chunk_;
-  std::int64_t end_;
+  std::int64_t piece_ = 0;
   std::int64_t last_ = 0;
   std::span<const std::byte> state_;
-  std::span<const Digest> digests_;
+  std::span<const std::byte> left_;  // of the chunk in hand
+  const SealKey* key_;
+  std::vector<std::byte> sealed_;
   const Control& control_;
 };
 
@@ -78,8 +97,8 @@ Status parts_there(const Manifest& manifest, const std::vector<ObjectInfo>& obje
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(Store& store, std::string job_id)
-    : store_(store), job_id_(std::move(job_id)) {}
+CheckpointStore::CheckpointStore(Store& store, std::string job_id, Keys keys)
+    : store_(store), job_id_(std::move(job_id)), keys_(std::move(keys)) {}
 
 Status CheckpointStore::claim(const std::string& job_name, const Control& control) {
   const std::string text = nlohmann::json{{"id", job_id_}, {"name", job_name}}.dump() + "\n";
@@ -91,11 +110,32 @@ Status CheckpointStore::claim(const std::string& job_name, const Control& contro
   if (!json.is_object() || !json.contains("id") || !json["id"].is_string())
     return error(Code::kInvalid, "{}/job.json is not readable: move the folder away", store_.url());
   const auto id = json["id"].get<std::string>();
-  if (id == job_id_) return {};
+  if (id == job_id_) return newest_can_be_read(control);
   return error(Code::kInvalid,
                "{} holds checkpoints of another job ({}, this one is {}): choose another name or "
                "checkpoint.to",
                store_.url(), id, job_id_);
+}
+
+Status CheckpointStore::newest_can_be_read(const Control& control) {
+  SUREFOOT_ASSIGN(const auto objects, store_.list("step-", control.deadline));
+  std::set<Step, std::greater<>> published;
+  for (const ObjectInfo& object : objects) {
+    if (const auto parsed = parse_name(object.name); parsed && parsed->manifest)
+      published.insert(parsed->step);
+  }
+  for (const Step step : published) {
+    SUREFOOT_TRY(go_on(control));
+    const auto manifest = read_any_manifest(store_, step, control.deadline);
+    if (!manifest && manifest.error().code == Code::kRetry) return manifest.error();
+    if (!manifest || manifest->identity.job_id != job_id_) continue;
+    if (!manifest->is_encrypted()) return {};
+    if (const auto key = key_for(keys_, manifest->key_id); !key)
+      return error(key.error().code, "the checkpoint of step {} in {} is {}", step, store_.url(),
+                   key.error().message);
+    return {};
+  }
+  return {};
 }
 
 Result<std::int64_t> CheckpointStore::store_part(const CheckpointIdentity& identity, int part,
@@ -108,27 +148,48 @@ Result<std::int64_t> CheckpointStore::store_part(const CheckpointIdentity& ident
   SUREFOOT_CHECK(static_cast<std::int64_t>(chunk_digests.size()) == layout.chunks());
   const ChunkRange chunks = part_chunks(layout.chunks(), part, of);
   const auto mine = chunk_digests.subspan(chunks.begin, chunks.size());
-  const std::string header =
-      encode_part_header({identity, part, of, chunks, {mine.begin(), mine.end()}});
+  PartHeader header{identity, part, of, chunks, {mine.begin(), mine.end()}, std::nullopt};
+  const SealKey* const key = keys_ ? &keys_->current() : nullptr;
+  if (key != nullptr) seal_digests(header, *key);
+  const std::string encoded = encode_part_header(header);
   const std::string name = part_name(identity.step, identity.attempt, part, of);
-  const std::int64_t bytes =
-      static_cast<std::int64_t>(header.size()) + chunk_bytes(chunks, layout.bytes).size();
+  const std::int64_t bytes = static_cast<std::int64_t>(encoded.size()) + header.payload_bytes();
 
-  PartSource source(header, chunks, state, chunk_digests, control);
+  PartSource source(header, encoded, state, key, control);
   auto put = store_.put_if_absent(
       name, bytes, [&source] { return source.next(); }, control.deadline);
   if (put) return bytes;
   if (put.error().code != Code::kExists) return std::move(put).error();
-  // Written by an earlier life of this service. Headers hold the digests of all chunks, so equal
-  // headers mean equal parts.
+  // Written by an earlier life of this service.
   SUREFOOT_ASSIGN(const auto objects, store_.list(name, control.deadline));
   if (objects.size() != 1)
     return error(Code::kRetry, "{}/{} was there and is gone", store_.url(), name);
-  SUREFOOT_ASSIGN(const std::string standing,
-                  read_header(store_, objects.front(), control.deadline));
-  if (standing != header || objects.front().bytes != bytes)
-    return error(Code::kCorrupt, "{}/{} is there already with other content", store_.url(), name);
-  return bytes;
+  SUREFOOT_TRY(is_same_part(header, objects.front(), control));
+  return objects.front().bytes;
+}
+
+// Headers hold the digests of all chunks, so equal headers mean equal parts. That one was made with
+// another key, or before there was one, does not matter, as long as it can be read.
+Status CheckpointStore::is_same_part(const PartHeader& header, const ObjectInfo& object,
+                                     const Control& control) {
+  const auto about = [&](const Error& why) {
+    return error(why.code, "{}/{} is there already: {}", store_.url(), object.name, why.message);
+  };
+  const auto other = [&] { return about(error(Code::kCorrupt, "with other content")); };
+  SUREFOOT_ASSIGN(const std::string text, read_header(store_, object, control.deadline));
+  auto standing = parse_part_header(text);
+  if (!standing) return other();
+  if (standing->sealed) {
+    const auto key = key_for(keys_, standing->sealed->key_id);
+    if (!key) return about(key.error());
+    if (!open_digests(*standing, **key)) return other();
+  }
+  const bool same =
+      same_set(standing->identity, header.identity) && standing->part == header.part &&
+      standing->of == header.of && standing->chunk_digests == header.chunk_digests &&
+      object.bytes == static_cast<std::int64_t>(text.size()) + standing->payload_bytes();
+  if (!same) return other();
+  return {};
 }
 
 CheckpointStore::Publish CheckpointStore::try_publish(Step step, Attempt attempt, int own_part,
@@ -144,43 +205,110 @@ Result<Manifest> CheckpointStore::read_manifest(Step step, const Control& contro
   if (manifest.identity.job_id != job_id_)
     return error(Code::kCorrupt, "{}/{} is of job {}, not of job {}", store_.url(),
                  manifest_name(step), manifest.identity.job_id, job_id_);
+  if (const auto opened = open_manifest(manifest, keys_); !opened)
+    return error(opened.error().code, "{}/{}: {}", store_.url(), manifest_name(step),
+                 opened.error().message);
   return manifest;
 }
 
 namespace {
 
-// Reads and checks what one part has of `chunks`. `into`: the whole state, or empty: the bytes are
-// dropped.
-Status check_part(Store& store, const Manifest& manifest, const PartEntry& part, ChunkRange chunks,
-                  std::span<std::byte> into, std::vector<std::byte>& scratch,
-                  const Control& control) {
-  if (part.chunks.end <= chunks.begin || chunks.end <= part.chunks.begin) return {};
-  const std::int64_t state_bytes = manifest.identity.layout.bytes;
-  const std::int64_t header_bytes = part.bytes - chunk_bytes(part.chunks, state_bytes).size();
-  std::string header(static_cast<std::size_t>(header_bytes), '\0');
-  SUREFOOT_TRY(
-      store.read(part.name, 0, std::as_writable_bytes(std::span(header)), control.deadline));
-  if (digest(header) != part.header_digest)
-    return error(Code::kCorrupt, "the header of part {} does not match its digest in the manifest",
-                 part.name);
-  std::int64_t at = header_bytes;
-  for (std::int64_t chunk = part.chunks.begin; chunk < part.chunks.end; ++chunk) {
-    SUREFOOT_TRY(go_on(control));
-    const ByteRange range = chunk_bytes({chunk, chunk + 1}, state_bytes);
-    const std::int64_t here = std::exchange(at, at + range.size());
-    if (chunk < chunks.begin || chunk >= chunks.end) continue;
-    auto bytes = into.empty() ? std::span(scratch).first(range.size())
-                              : into.subspan(range.begin, range.size());
-    SUREFOOT_TRY(store.read(part.name, here, bytes, control.deadline));
-    if (digest(bytes) != manifest.chunk_digests[chunk])
-      return error(Code::kCorrupt, "chunk {} in part {} does not match its digest", chunk,
-                   part.name);
-    report(control, range.size());
-  }
-  return {};
-}
+// Reads a state back and checks every byte of it.
+class StateReader {
+ public:
+  // `manifest` is open. Reads what lies in `chunks`. `into`: the whole state, or empty: the bytes
+  // are dropped.
+  StateReader(Store& store, const Manifest& manifest, const SealKey* key, ChunkRange chunks,
+              std::span<std::byte> into, const Control& control)
+      : store_(store),
+        manifest_(manifest),
+        key_(key),
+        chunks_(chunks),
+        into_(into),
+        control_(control),
+        dropped_(into.empty() ? largest_chunk() : 0),
+        sealed_(key != nullptr ? sealed_bytes(largest_chunk()) : 0) {}
 
-Status check_parts(Store& store, const Manifest& manifest, ChunkRange chunks,
+  Status read_part(int part) {
+    const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
+    // A part without chunks is looked at by everybody: its header counts too.
+    const bool elsewhere = entry.chunks.end <= chunks_.begin || chunks_.end <= entry.chunks.begin;
+    if (entry.chunks.size() > 0 && elsewhere) return {};
+    const std::int64_t state_bytes = manifest_.identity.layout.bytes;
+    const std::int64_t header_bytes =
+        entry.bytes - stored_payload_bytes(entry.chunks, state_bytes, manifest_.is_encrypted());
+    SUREFOOT_TRY(check_header(part, header_bytes));
+    std::int64_t at = header_bytes;
+    for (std::int64_t chunk = entry.chunks.begin; chunk < entry.chunks.end; ++chunk) {
+      SUREFOOT_TRY(go_on(control_));
+      const ByteRange range = chunk_bytes({chunk, chunk + 1}, state_bytes);
+      const std::int64_t here =
+          std::exchange(at, at + (key_ == nullptr ? range.size() : sealed_bytes(range.size())));
+      if (chunk < chunks_.begin || chunk >= chunks_.end) continue;
+      const auto bytes = into_.empty() ? std::span(dropped_).first(range.size())
+                                       : into_.subspan(range.begin, range.size());
+      if (key_ == nullptr) {
+        SUREFOOT_TRY(store_.read(entry.name, here, bytes, control_.deadline));
+      } else {
+        SUREFOOT_TRY(read_sealed(part, here, chunk - entry.chunks.begin, bytes));
+      }
+      if (digest(bytes) != manifest_.chunk_digests[chunk])
+        return error(Code::kCorrupt, "chunk {} in part {} does not match its digest", chunk,
+                     entry.name);
+      report(control_, range.size());
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] std::int64_t largest_chunk() const {
+    return std::min(kChunkBytes, manifest_.identity.layout.bytes);
+  }
+
+  Status check_header(int part, std::int64_t header_bytes) {
+    const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
+    std::string header(static_cast<std::size_t>(header_bytes), '\0');
+    SUREFOOT_TRY(
+        store_.read(entry.name, 0, std::as_writable_bytes(std::span(header)), control_.deadline));
+    if (digest(header) != entry.header_digest)
+      return error(Code::kCorrupt,
+                   "the header of part {} does not match its digest in the manifest", entry.name);
+    // Anybody can make that digest anew; what was opened with the key is known to be as written.
+    if (key_ != nullptr && header != encode_part_header(header_of(manifest_, part)))
+      return error(Code::kCorrupt, "the header of part {} is not what the manifest says",
+                   entry.name);
+    return {};
+  }
+
+  // Opens the pieces of one chunk straight into their place. `number`: of the chunk in its part.
+  Status read_sealed(int part, std::int64_t at, std::int64_t number, std::span<std::byte> bytes) {
+    const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
+    auto sealed = std::span(sealed_).first(sealed_bytes(static_cast<std::int64_t>(bytes.size())));
+    SUREFOOT_TRY(store_.read(entry.name, at, sealed, control_.deadline));
+    const int of = static_cast<int>(manifest_.parts.size());
+    for (std::int64_t piece = number * (kChunkBytes / kSealPieceBytes); !bytes.empty(); ++piece) {
+      const auto plain = bytes.first(std::min<std::size_t>(bytes.size(), kSealPieceBytes));
+      const auto from = sealed.first(plain.size() + kSealExtraBytes);
+      if (!key_->open(piece_context(manifest_.identity, part, of, piece), from, plain))
+        return error(Code::kCorrupt, "piece {} of part {} is not what was written there", piece,
+                     entry.name);
+      bytes = bytes.subspan(plain.size());
+      sealed = sealed.subspan(from.size());
+    }
+    return {};
+  }
+
+  Store& store_;
+  const Manifest& manifest_;
+  const SealKey* key_;
+  ChunkRange chunks_;
+  std::span<std::byte> into_;
+  const Control& control_;
+  std::vector<std::byte> dropped_;
+  std::vector<std::byte> sealed_;
+};
+
+Status check_parts(Store& store, const Manifest& manifest, const Keys& keys, ChunkRange chunks,
                    std::span<std::byte> into, const Control& control) {
   const Step step = manifest.identity.step;
   const auto about = [&](Error failed) {
@@ -191,12 +319,15 @@ Status check_parts(Store& store, const Manifest& manifest, ChunkRange chunks,
                                    manifest.identity.attempt, failed.message);
     return failed;
   };
+  const SealKey* key = nullptr;
+  if (manifest.is_encrypted()) {
+    SUREFOOT_ASSIGN(key, key_for(keys, manifest.key_id));
+  }
   SUREFOOT_ASSIGN(const auto objects, store.list(step_folder(step), control.deadline));
   if (auto there = parts_there(manifest, objects); !there) return about(std::move(there).error());
-  std::vector<std::byte> scratch(into.empty() ? kChunkBytes : 0);
-  for (const PartEntry& part : manifest.parts) {
-    if (auto good = check_part(store, manifest, part, chunks, into, scratch, control); !good)
-      return about(std::move(good).error());
+  StateReader reader(store, manifest, key, chunks, into, control);
+  for (int part = 0; part < static_cast<int>(manifest.parts.size()); ++part) {
+    if (auto good = reader.read_part(part); !good) return about(std::move(good).error());
   }
   return {};
 }
@@ -210,13 +341,16 @@ Status CheckpointStore::load(const Manifest& manifest, std::span<std::byte> into
 
 Status CheckpointStore::load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
                              const Control& control) {
-  SUREFOOT_CHECK(static_cast<std::int64_t>(into.size()) == manifest.identity.layout.bytes);
-  return check_parts(store_, manifest, chunks, into, control);
+  const StateLayout& layout = manifest.identity.layout;
+  SUREFOOT_CHECK(static_cast<std::int64_t>(into.size()) == layout.bytes);
+  SUREFOOT_CHECK(static_cast<std::int64_t>(manifest.chunk_digests.size()) == layout.chunks());
+  return check_parts(store_, manifest, keys_, chunks, into, control);
 }
 
 Result<Verified> CheckpointStore::verify(Step step, const Control& control) {
   SUREFOOT_ASSIGN(const Manifest manifest, read_manifest(step, control));
-  SUREFOOT_TRY(check_parts(store_, manifest, {0, manifest.identity.layout.chunks()}, {}, control));
+  SUREFOOT_TRY(
+      check_parts(store_, manifest, keys_, {0, manifest.identity.layout.chunks()}, {}, control));
   return Verified(step, manifest.identity.attempt);
 }
 
@@ -245,10 +379,14 @@ StepEntry CheckpointStore::look_at(Step step, std::vector<ObjectInfo> objects,
       entry.reason =
           fmt::format("it is of job {}, not of job {}", manifest->identity.job_id, job_id_);
     } else {
-      const auto there = parts_there(*manifest, objects);
-      entry.inventory.state = there ? StepState::kWhole : StepState::kDamaged;
+      Status good = parts_there(*manifest, objects);
+      if (good) good = open_manifest(*manifest, keys_);
+      entry.locked = !good && good.error().code == Code::kInvalid;
+      entry.inventory.state = good           ? StepState::kWhole
+                              : entry.locked ? StepState::kUnknown
+                                             : StepState::kDamaged;
       entry.inventory.attempt = manifest->identity.attempt;
-      if (!there) entry.reason = there.error().message;
+      if (!good) entry.reason = good.error().message;
       entry.manifest = *std::move(manifest);
     }
   }

@@ -2,10 +2,15 @@
 // removing.
 //
 // Performs what commit.h and retention.h decide. Several nodes (and the command line) may work on
-// the same store at once, each with an object of its own; one thread per object. Memory: one chunk
-// (4 MiB), never a buffer of the size of the state. Every call blocks on the store until
+// the same store at once, each with an object of its own; one thread per object. Memory: two chunks
+// (8 MiB), never a buffer of the size of the state. Every call blocks on the store until
 // control.deadline at the longest, or until control.stop() is true (asked once a chunk): then
 // kRetry.
+//
+// With keys, parts are encrypted before they leave this object (seal.h), and what was encrypted
+// with any of the keys can be read; what lies there in the clear from before can be read too. A
+// checkpoint that would need another key is never offered, never taken for damaged, and never
+// removed but at the user's word.
 //
 // Errors: kRetry, kNoSpace: nothing has changed for others, try again. kOutcomeUnknown: it may have
 // happened; the same call again is safe. kCorrupt: the copy at hand must not be used; the message
@@ -42,9 +47,10 @@ struct Control {
 struct StepEntry {
   StepInventory inventory;
   std::optional<Manifest> manifest;  // where it parses
-  std::string reason;                // kDamaged, kUnpublished, kUnknown: why it is not offered
-  std::int64_t bytes = 0;            // of all its objects
-  Duration age{};                    // of its manifest, else of its youngest object
+  bool locked = false;     // whole, but encrypted with a key that is not at hand; kUnknown
+  std::string reason;      // kDamaged, kUnpublished, kUnknown: why it is not offered
+  std::int64_t bytes = 0;  // of all its objects
+  Duration age{};          // of its manifest, else of its youngest object
 };
 
 // A set without manifest.
@@ -80,10 +86,13 @@ struct CleanReport {
 
 class CheckpointStore {
  public:
-  // Objects of another job id are refused everywhere. `store` must outlive this object.
-  CheckpointStore(Store& store, std::string job_id);
+  // Objects of another job id are refused everywhere. `store` must outlive this object. Without
+  // keys nothing is encrypted.
+  CheckpointStore(Store& store, std::string job_id, Keys keys = nullptr);
 
-  // Marks the job's folder in the store with job.json. kInvalid: it is another job's. Repeatable.
+  // Marks the job's folder in the store with job.json. kInvalid: it is another job's, or its newest
+  // checkpoint is encrypted and its key is not at hand: nothing in the clear, or under another key,
+  // is to be written after it. Repeatable.
   Status claim(const std::string& job_name, const Control& control);
 
   // Writes part `part` of `of` of the state, streaming. Digests each chunk again on the way:
@@ -111,9 +120,11 @@ class CheckpointStore {
   [[nodiscard]] Result<std::vector<UnpublishedSet>> unpublished(std::optional<Step> above,
                                                                 const Control& control);
 
-  // kNotFound: no manifest. kCorrupt: it is damaged, or of another job or step.
+  // With its digests opened. kNotFound: no manifest. kCorrupt: it is damaged, or of another job or
+  // step. kInvalid: it is encrypted with a key that is not at hand.
   [[nodiscard]] Result<Manifest> read_manifest(Step step, const Control& control);
-  // Reads a whole state into `into` (of layout.bytes), every header and chunk checked.
+  // Reads a whole state into `into` (of layout.bytes), every header and chunk checked; what is
+  // encrypted is opened straight into its place. `manifest`: from read_manifest().
   Status load(const Manifest& manifest, std::span<std::byte> into, const Control& control);
   // Only these chunks of it, into their place in `into`.
   Status load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
@@ -127,12 +138,15 @@ class CheckpointStore {
   Status remove_step(Step step, const Control& control);
 
  private:
+  Status newest_can_be_read(const Control& control);
+  Status is_same_part(const PartHeader& header, const ObjectInfo& object, const Control& control);
   StepEntry look_at(Step step, std::vector<ObjectInfo> objects, const Control& control);
   Status remove_group(const RemovalGroup& group, std::vector<std::string>& removed,
                       const Control& control);
 
   Store& store_;
   std::string job_id_;
+  Keys keys_;
 };
 
 }  // namespace surefoot

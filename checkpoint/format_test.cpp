@@ -330,7 +330,7 @@ TEST(Manifest, RandomTextIsRefused) {
 TEST(Manifest, OfANewerFormatIsAnErrorOfItsOwn) {
   Json json = Json::parse(encode_manifest(*make_manifest(set_of(small_state(10, 1), 1))));
   json.erase("xxh3_128");
-  json["version"] = 2;
+  json["version"] = 3;
   const auto read = parse_manifest(sealed(json));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, Code::kInvalid);

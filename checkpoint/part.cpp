@@ -13,6 +13,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kKind = "surefoot part";  // on disk
 constexpr std::string_view kVersion = "1";           // on disk
+constexpr std::string_view kSealedVersion = "2";     // on disk: an encrypted part
 constexpr std::int64_t kHeaderAlignment =
     4096;  // on disk: so that payload can be read with O_DIRECT or mapped
 constexpr std::int64_t kMaxState = std::int64_t{1} << 46;
@@ -117,6 +118,35 @@ Result<CheckpointIdentity> parse_identity(const Metadata& metadata) {
   return identity;
 }
 
+// All that a header says but its digests.
+SealContext header_context(const PartHeader& header) {
+  const CheckpointIdentity& identity = header.identity;
+  SealContext context("surefoot chunk digests");
+  context.add(identity.job_id).add(identity.step.value).add(identity.attempt.value);
+  context.add(header.part).add(header.of).add(identity.samples).add(identity.layout.to_json());
+  context.add(identity.training_hash.hex()).add(identity.numerics_id);
+  context.add(static_cast<std::int64_t>(identity.training_lines.size()));
+  for (const std::string& line : identity.training_lines) context.add(line);
+  return context;
+}
+
+// The chunk digests, in the clear or sealed.
+Status parse_digests(const Metadata& metadata, bool is_sealed, PartHeader& header) {
+  const auto count = static_cast<std::size_t>(header.chunks.size());
+  if (!is_sealed) {
+    auto digests = digests_from_hex(metadata.text("chunk_digests").value_or(""));
+    if (!digests || digests->size() != count) return bad("the chunk digests are malformed");
+    header.chunk_digests = *std::move(digests);
+    return {};
+  }
+  const auto key_id = metadata.text("key_id");
+  auto bytes = bytes_from_hex(metadata.text("sealed_digests").value_or(""));
+  if (!key_id || !is_key_id(*key_id) || !bytes || bytes->size() != sealed_digest_bytes(count))
+    return bad("the sealed digests are malformed");
+  header.sealed = SealedDigests{*key_id, *std::move(bytes)};
+  return {};
+}
+
 std::string length_prefix(std::size_t length) {
   std::string prefix(8, '\0');
   for (std::size_t i = 0; i < 8; ++i)
@@ -143,13 +173,56 @@ ByteRange chunk_bytes(ChunkRange chunks, std::int64_t state_bytes) {
           std::min(chunks.end * kChunkBytes, state_bytes)};
 }
 
+std::int64_t stored_payload_bytes(ChunkRange chunks, std::int64_t state_bytes, bool is_sealed) {
+  const std::int64_t plain = chunk_bytes(chunks, state_bytes).size();
+  return is_sealed ? sealed_bytes(plain) : plain;
+}
+
+std::int64_t PartHeader::payload_bytes() const {
+  return stored_payload_bytes(chunks, identity.layout.bytes, sealed.has_value());
+}
+
+void seal_digests(PartHeader& header, const SealKey& key) {
+  SUREFOOT_CHECK(static_cast<std::int64_t>(header.chunk_digests.size()) == header.chunks.size());
+  std::string bytes(sealed_digest_bytes(header.chunk_digests.size()), '\0');
+  key.seal(header_context(header), std::as_bytes(std::span(header.chunk_digests)),
+           std::as_writable_bytes(std::span(bytes)));
+  header.sealed = SealedDigests{key.id(), std::move(bytes)};
+}
+
+Status open_digests(PartHeader& header, const SealKey& key) {
+  SUREFOOT_CHECK(header.sealed && header.sealed->key_id == key.id());
+  std::vector<Digest> digests(static_cast<std::size_t>(header.chunks.size()));
+  const std::string& bytes = header.sealed->bytes;
+  if (bytes.size() != sealed_digest_bytes(digests.size()) ||
+      !key.open(header_context(header), as_bytes(bytes),
+                std::as_writable_bytes(std::span(digests)))) {
+    return error(Code::kCorrupt, "what it says was not sealed like this with key {}", key.id());
+  }
+  header.chunk_digests = std::move(digests);
+  return {};
+}
+
+SealContext piece_context(const CheckpointIdentity& identity, int part, int of,
+                          std::int64_t piece) {
+  SealContext context("surefoot piece");
+  context.add(identity.job_id).add(identity.step.value).add(identity.attempt.value);
+  context.add(part).add(of).add(piece);
+  return context;
+}
+
 std::string encode_part_header(const PartHeader& header) {
   const CheckpointIdentity& identity = header.identity;
   Json all = Json::object();
-  add_tensors(all, identity.layout, chunk_bytes(header.chunks, identity.layout.bytes));
+  const ByteRange plain = chunk_bytes(header.chunks, identity.layout.bytes);
+  if (!header.sealed) {
+    add_tensors(all, identity.layout, plain);
+  } else if (const std::int64_t bytes = header.payload_bytes(); bytes > 0) {
+    add_tensor(all, "sealed", DType::kU8, {0, bytes}, 0);
+  }
   Json& metadata = all["__metadata__"];
   metadata = Json{{"kind", std::string(kKind)},
-                  {"version", std::string(kVersion)},
+                  {"version", std::string(header.sealed ? kSealedVersion : kVersion)},
                   {"job_id", identity.job_id},
                   {"step", std::to_string(identity.step.value)},
                   {"attempt", std::to_string(identity.attempt.value)},
@@ -158,11 +231,16 @@ std::string encode_part_header(const PartHeader& header) {
                   {"of", std::to_string(header.of)},
                   {"first_chunk", std::to_string(header.chunks.begin)},
                   {"end_chunk", std::to_string(header.chunks.end)},
-                  {"chunk_digests", to_hex(header.chunk_digests)},
                   {"layout", identity.layout.to_json()},
                   {"training_hash", identity.training_hash.hex()},
                   {"training_lines", dump(Json(identity.training_lines))},
                   {"numerics_id", identity.numerics_id}};
+  if (header.sealed) {
+    metadata["key_id"] = header.sealed->key_id;
+    metadata["sealed_digests"] = to_hex(header.sealed->bytes);
+  } else {
+    metadata["chunk_digests"] = to_hex(header.chunk_digests);
+  }
   metadata["xxh3_128"] = digest(dump(all)).hex();
   std::string text = dump(all);
   const std::size_t unpadded = 8 + text.size();
@@ -189,7 +267,8 @@ Result<PartHeader> parse_part_header(std::string_view bytes) {
   if (found == all.end() || !found->is_object()) return bad("no metadata");
   const Metadata metadata(*found);
   if (metadata.text("kind") != kKind) return bad("not a part of ours");
-  if (metadata.text("version") != kVersion) return bad("an unknown version");
+  const auto version = metadata.text("version");
+  if (version != kVersion && version != kSealedVersion) return bad("an unknown version");
   PartHeader header;
   SUREFOOT_ASSIGN(header.identity, parse_identity(metadata));
   const auto of = metadata.number("of", kMaxParts);
@@ -198,10 +277,7 @@ Result<PartHeader> parse_part_header(std::string_view bytes) {
   header.of = static_cast<int>(*of);
   header.part = static_cast<int>(*part);
   header.chunks = part_chunks(header.identity.layout.chunks(), header.part, header.of);
-  auto digests = digests_from_hex(metadata.text("chunk_digests").value_or(""));
-  if (!digests || static_cast<std::int64_t>(digests->size()) != header.chunks.size())
-    return bad("the chunk digests are malformed");
-  header.chunk_digests = *std::move(digests);
+  SUREFOOT_TRY(parse_digests(metadata, version == kSealedVersion, header));
   // Everything else (tensors, ranges, padding, the digest over all of it) follows from what has
   // been read.
   if (encode_part_header(header) != bytes) return bad("its bytes do not match its digest");
@@ -218,6 +294,8 @@ Status same_set(const CheckpointIdentity& a, const CheckpointIdentity& b) {
     return error(Code::kCorrupt, "another number of samples: {}, not {}", b.samples, a.samples);
   if (a.training_hash != b.training_hash)
     return error(Code::kCorrupt, "made with another training hash");
+  if (a.training_lines != b.training_lines || a.numerics_id != b.numerics_id)
+    return error(Code::kCorrupt, "made with other training keys, or by another build");
   if (a.layout.digest() != b.layout.digest()) return error(Code::kCorrupt, "of another layout");
   return {};
 }

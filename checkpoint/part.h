@@ -9,6 +9,10 @@
 // describes its set completely (layout, step, training hash, ...), so whoever finds all N can
 // publish. The layout of the bytes stands in docs/formats.md.
 //
+// An encrypted part (seal.h) has the same description, but its payload is sealed in pieces of 1
+// MiB, and so are its chunk digests, since the digest of what is secret is not for everybody. To a
+// safetensors reader the payload is one tensor of bytes, "sealed". Publishing a set needs no key.
+//
 // Everything here is pure. Parsing takes any bytes: it allocates no more than a small multiple of
 // what it is given, and accepts only text that encoding would give again byte by byte, so a flipped
 // bit anywhere in a header is found.
@@ -21,6 +25,7 @@
 #include <vector>
 
 #include "checkpoint/layout.h"
+#include "checkpoint/seal.h"
 #include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
@@ -62,17 +67,45 @@ struct ByteRange {
 };
 // The bytes of these chunks in a state of `state_bytes`; the last chunk is shorter.
 [[nodiscard]] ByteRange chunk_bytes(ChunkRange chunks, std::int64_t state_bytes);
+// What they take as the payload of a part. Chunks begin at borders of pieces.
+[[nodiscard]] std::int64_t stored_payload_bytes(ChunkRange chunks, std::int64_t state_bytes,
+                                                bool is_sealed);
+static_assert(kChunkBytes % kSealPieceBytes == 0);
+// What the sealed list of so many digests takes.
+[[nodiscard]] inline std::size_t sealed_digest_bytes(std::size_t digests) {
+  return digests * sizeof(Digest) + kSealExtraBytes;
+}
+
+// The chunk digests of an encrypted part as they lie in the store. They are bound to all that the
+// header says, so whoever opens them knows that it is as it was written.
+struct SealedDigests {
+  std::string key_id;
+  std::string bytes;
+  friend bool operator==(const SealedDigests&, const SealedDigests&) = default;
+};
 
 struct PartHeader {
   CheckpointIdentity identity;
   int part = 0;
   int of = 1;
-  ChunkRange chunks;                  // == part_chunks(identity.layout.chunks(), part, of)
-  std::vector<Digest> chunk_digests;  // of the chunks in `chunks`
+  ChunkRange chunks;                    // == part_chunks(identity.layout.chunks(), part, of)
+  std::vector<Digest> chunk_digests;    // of the chunks in `chunks`; none while they are sealed
+  std::optional<SealedDigests> sealed;  // of an encrypted part
+
+  [[nodiscard]] std::int64_t payload_bytes() const;  // as stored
 };
 
+// Makes it the header of an encrypted part.
+void seal_digests(PartHeader& header, const SealKey& key);
+// Fills in chunk_digests. kCorrupt: something in this header is not as it was sealed with `key`.
+Status open_digests(PartHeader& header, const SealKey& key);
+// What piece `piece` (from 0) of a part's payload is sealed under: it fits nowhere else.
+[[nodiscard]] SealContext piece_context(const CheckpointIdentity& identity, int part, int of,
+                                        std::int64_t piece);
+
 // The bytes before the payload: 8 bytes little-endian length, JSON, spaces up to a multiple of 4096
-// in all (so the payload is aligned). Equal headers give equal bytes.
+// in all (so the payload is aligned). Equal headers give equal bytes. Of an encrypted part only
+// what is sealed gets into them.
 [[nodiscard]] std::string encode_part_header(const PartHeader& header);
 // `bytes`: the whole header, as long as part_header_bytes() says. kCorrupt says what is wrong.
 [[nodiscard]] Result<PartHeader> parse_part_header(std::string_view bytes);

@@ -9,6 +9,7 @@
 
 #include "checkpoint/service_client.h"
 #include "checkpoint/service_internal.h"
+#include "checkpoint/service_message.h"
 #include "common/log.h"
 #include "configs/fault.h"
 
@@ -53,9 +54,9 @@ Result<std::unique_ptr<Service>> Service::start(ServiceSettings settings) {
 ServiceImpl::ServiceImpl(ServiceSettings settings)
     : settings_(std::move(settings)),
       gang_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                  settings_.job.checkpoint().keep()),
+                  settings_.job.checkpoint().keep(), settings_.keys),
       upload_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                    settings_.job.checkpoint().keep()),
+                    settings_.job.checkpoint().keep(), settings_.keys),
       supervised_(settings_.supervised),
       last_visit_(now()),
       last_supervisor_(now()) {}
@@ -161,20 +162,10 @@ void ServiceImpl::take(const std::vector<zmq::message_t>& frames) {
   const zmq::message_t& payload = frames[2];
   if (payload.size() > kMaxMessageBytes)
     return refuse(peer, "oversized", fmt::format("a request may have {} bytes", kMaxMessageBytes));
-  service::Request request;
-  if (!request.ParseFromArray(payload.data(), static_cast<int>(payload.size())))
-    return refuse(peer, "unreadable", "the request cannot be parsed");
-  if (request.protocol() != kProtocol) {
-    return refuse(peer, "protocol",
-                  fmt::format("protocol version {} was spoken, this service speaks {}: use "
-                              "programs of one build",
-                              request.protocol(), kProtocol));
-  }
-  if (request.job_id() != settings_.job_id)
-    return refuse(peer, "job", fmt::format("this is the service of job {}", settings_.job_id));
-  if (request.what_case() == service::Request::WHAT_NOT_SET)
-    return refuse(peer, "empty", "the request asks for nothing this service knows");
-  dispatch(peer, request);
+  const auto parsed = parse_request(payload.to_string_view(), settings_.job_id);
+  if (const auto* refusal = std::get_if<Refusal>(&parsed))
+    return refuse(peer, refusal->kind, refusal->message);
+  dispatch(peer, std::get<service::Request>(parsed));
 }
 
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {

@@ -35,6 +35,7 @@ struct ServiceSettings {
   std::filesystem::path arena_folder;
   std::filesystem::path final_folder;  // the export
   OpenStore open_store;
+  Keys keys;  // with which checkpoints are encrypted; none: they are not
   bool supervised = false;
   // Finished steps, in order, while no supervisor watches; steps may come again after the service
   // was killed. May be empty.

@@ -157,6 +157,12 @@ bool ServiceImpl::workers_alive() const {
 // ---- hello ----
 
 void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
+  if (hello.encryption() != settings_.job.checkpoint().encryption().SerializeAsString()) {
+    ended_ = "checkpoint.encryption has changed in the job file; the snapshots stay";
+    return reply(peer, error(Code::kRestart,
+                             "the checkpoint service was started with another "
+                             "checkpoint.encryption; it ends now: start again"));
+  }
   const std::int64_t last =
       std::max(memory_.hello().attempt(), arena_ ? arena_->last_attempt() : 0);
   if (hello.attempt() != 0 && hello.attempt() < last) {

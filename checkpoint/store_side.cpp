@@ -9,7 +9,7 @@ namespace surefoot {
 Result<CheckpointStore*> StoreSide::checkpoints() {
   if (!checkpoints_) {
     SUREFOOT_ASSIGN(store_, open_());
-    checkpoints_ = std::make_unique<CheckpointStore>(*store_, job_id_);
+    checkpoints_ = std::make_unique<CheckpointStore>(*store_, job_id_, keys_);
   }
   return checkpoints_.get();
 }

@@ -60,11 +60,12 @@ struct UploadResult {
 
 class StoreSide {
  public:
-  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep)
+  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep, Keys keys)
       : open_(std::move(open)),
         job_id_(std::move(job_id)),
         job_name_(std::move(job_name)),
-        keep_(keep) {}
+        keep_(keep),
+        keys_(std::move(keys)) {}
 
   [[nodiscard]] Result<StoreView> look(const Control& control);
   // Marks the folder as this job's, so that a store that cannot be written is known before
@@ -102,6 +103,7 @@ class StoreSide {
   std::string job_id_;
   std::string job_name_;
   int keep_;
+  Keys keys_;
   bool claimed_ = false;
   std::optional<Step> verified_;  // the newest that was read back in this life
   std::unique_ptr<Store> store_;

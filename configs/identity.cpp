@@ -93,7 +93,8 @@ Status collect(const config::Job& job, const Message& message, const std::string
     std::string value = effective_value(job, key, value_text(message, field));
     if (value.empty()) continue;
     if (key_of(field).unit() == config::PATH) {
-      SUREFOOT_ASSIGN(value, fingerprint(value));
+      SUREFOOT_ASSIGN(value,
+                      fingerprint(key == "model.from" ? starting_weights_file(value) : value));
     }
     lines.push_back(fmt::format("{}: {}", key, value));
   }
@@ -116,6 +117,12 @@ const std::string* line_of(const std::vector<std::string>& lines, std::string_vi
 }
 
 }  // namespace
+
+std::string starting_weights_file(const std::string& from) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(from, ignored)) return from;
+  return (std::filesystem::path(from) / "model.safetensors").string();
+}
 
 Result<TrainingIdentity> training_identity(const config::Job& job) {
   TrainingIdentity identity;

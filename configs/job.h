@@ -65,6 +65,9 @@ struct TrainingIdentity {
 [[nodiscard]] std::vector<std::string> differences(const std::vector<std::string>& was,
                                                    const std::vector<std::string>& is);
 
+// The file with the weights that `model.from` names: itself, or model.safetensors in that folder.
+[[nodiscard]] std::string starting_weights_file(const std::string& from);
+
 // Made from the descriptors.
 [[nodiscard]] std::string json_schema();     // JSON Schema (draft-07) for editors
 [[nodiscard]] std::string reference_page();  // Markdown: docs/job-file.md

@@ -37,7 +37,10 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> kVendors = {
     {"sqlite3.h", {"launcher/"}},
     {"yaml-cpp/", {"configs/"}},
     {"xxhash.h", {"common/"}},
-    {"openssl/", {"common/"}},
+    {"openssl/", {"common/", "checkpoint/store/s3/"}},
+    {"curl/", {"checkpoint/store/s3/"}},
+    {"pugixml", {"checkpoint/store/s3/"}},
+    {"sodium.h", {"checkpoint/"}},
     {"CLI/", {"launcher/", "worker/", "tests/", "collectives/", "checkpoint/"}},
     {"google/protobuf/", {"configs/", "checkpoint/", "launcher/"}},
 };

@@ -1,7 +1,6 @@
 // `gpt`: GPT-2 (Radford et al. 2019) with the names and shapes of Hugging Face's GPT2LMHeadModel:
 // linear weights are [inputs, outputs], the output projection is the token embedding's weight.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "worker/attention.h"
 #include "worker/dropout.h"
@@ -110,25 +109,6 @@ class Gpt final : public BuiltInNetwork {
     const double weights = 12.0 * static_cast<double>(n_layer_) * width * width +
                            static_cast<double>(vocab_size_) * width;
     return tokens * (6.0 * weights + 12.0 * static_cast<double>(n_layer_) * width * tokens);
-  }
-
-  std::string config_json() const override {
-    return nlohmann::json{{"model_type", "gpt2"},
-                          {"architectures", {"GPT2LMHeadModel"}},
-                          {"activation_function", "gelu_new"},
-                          {"n_layer", n_layer_},
-                          {"n_head", n_head_},
-                          {"n_embd", n_embd_},
-                          {"n_positions", block_size_},
-                          {"n_ctx", block_size_},
-                          {"vocab_size", vocab_size_},
-                          {"attn_pdrop", dropout_},
-                          {"embd_pdrop", dropout_},
-                          {"resid_pdrop", dropout_},
-                          {"layer_norm_epsilon", kEps},
-                          {"initializer_range", kDeviation},
-                          {"tie_word_embeddings", true}}
-        .dump(2);
   }
 
  protected:

@@ -55,11 +55,9 @@ class Model {
   // Floating-point operations of forward and backward of one sample, a multiply-add as two; 0: not
   // known.
   [[nodiscard]] virtual double flops_per_sample() const = 0;
-  // What is written beside the weights as config.json (for gpt: Hugging Face's keys).
-  [[nodiscard]] virtual std::string config_json() const = 0;
 
-  // Writes step 0: initial weights and buffers (a function of job seed and model only), moments and
-  // gaps zero. `state` has layout().bytes.
+  // Writes step 0: initial weights and buffers (a function of job seed and model only, or what
+  // `model.from` holds), moments and gaps zero. `state` has layout().bytes.
   virtual Status write_initial_state(std::span<std::byte> state) const = 0;
 
   // The state that the next micro-batches and evaluations use; it must stay readable and unchanged

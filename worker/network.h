@@ -60,7 +60,6 @@ class Network {
   virtual Evaluation evaluate(const at::Tensor& inputs, const at::Tensor& targets) = 0;
 
   [[nodiscard]] virtual double flops_per_sample() const = 0;
-  [[nodiscard]] virtual std::string config_json() const = 0;
 
  protected:
   std::vector<NamedTensor> parameters_;

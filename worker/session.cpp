@@ -191,6 +191,7 @@ class Joiner {
     hello.set_accept_changes(request_.accept_changes);
     hello.set_max_steps(request_.job->train().max_steps());
     hello.set_supervised(request_.supervised);
+    hello.set_encryption(request_.job->checkpoint().encryption().SerializeAsString());
     SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
     hello_ = reply.hello();
     session_.attempt = Attempt{hello_.attempt()};

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <map>
 
+#include "configs/job.h"
 #include "worker/model.h"
 #include "worker/network.h"
 #include "worker/optimizer.h"
+#include "worker/starting_weights.h"
 
 namespace surefoot {
 namespace {
@@ -53,7 +55,8 @@ class TorchModel final : public Model {
       : network_(std::move(network)),
         input_(dataset.input()),
         target_(dataset.target()),
-        seed_(static_cast<std::uint64_t>(job.train().seed())) {
+        seed_(static_cast<std::uint64_t>(job.train().seed())),
+        from_(job.model().from()) {
     lay_out(Optimizer::moment_names(job.train().optimizer()));
     watch_gradients();
   }
@@ -64,7 +67,6 @@ class TorchModel final : public Model {
   const std::vector<ElementRange>& decayed() const override { return decayed_; }
   std::int64_t parameter_count() const override { return parameter_count_; }
   double flops_per_sample() const override { return network_->flops_per_sample(); }
-  std::string config_json() const override { return network_->config_json(); }
 
   Status write_initial_state(std::span<std::byte> state) const override;
   void bind_state(std::span<const std::byte> state) override;
@@ -110,6 +112,7 @@ class TorchModel final : public Model {
   ArraySpec input_;
   ArraySpec target_;
   std::uint64_t seed_;
+  std::string from_;  // model.from
 
   StateLayout layout_;
   std::int64_t gradient_elements_ = 0;
@@ -208,6 +211,7 @@ Status TorchModel::write_initial_state(std::span<std::byte> state) const {
   } catch (const std::exception& e) {
     return error(Code::kInvalid, "initial values: {}", message_of(e));
   }
+  if (!from_.empty()) return load_starting_weights(starting_weights_file(from_), layout_, state);
   return {};
 }
 

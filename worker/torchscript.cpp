@@ -1,7 +1,6 @@
 // `torchscript`: the user's own module.
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "worker/network.h"
 
@@ -127,9 +126,6 @@ class TorchScript final : public Network {
   }
 
   double flops_per_sample() const override { return 0; }
-  std::string config_json() const override {
-    return nlohmann::json{{"model_type", "torchscript"}}.dump(2);
-  }
 
  private:
   explicit TorchScript(std::string path) : path_(std::move(path)) {}

@@ -1,6 +1,5 @@
 // `mlp` and `resnet`: classifiers of fixed-size values.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "worker/network.h"
 
@@ -44,11 +43,6 @@ class Mlp final : public BuiltInNetwork {
       sum += 6.0 * static_cast<double>(widths_[i]) * static_cast<double>(widths_[i - 1]);
     }
     return sum;
-  }
-
-  std::string config_json() const override {
-    return nlohmann::json{{"model_type", "mlp"}, {"widths", widths_}, {"dropout", dropout_}}.dump(
-        2);
   }
 
  protected:
@@ -123,15 +117,6 @@ class ResNet final : public BuiltInNetwork {
       if (block.shortcut.weight.defined()) add(block.shortcut, scale);
     }
     return sum;
-  }
-
-  std::string config_json() const override {
-    return nlohmann::json{{"model_type", "resnet"},
-                          {"width", width_},
-                          {"blocks", blocks_},
-                          {"dropout", dropout_},
-                          {"classes", fc_bias_.numel()}}
-        .dump(2);
   }
 
  protected:

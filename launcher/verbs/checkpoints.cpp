@@ -3,6 +3,7 @@
 
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/export.h"
+#include "checkpoint/key_file.h"
 #include "launcher/format.h"
 #include "launcher/verbs/verbs.h"
 
@@ -29,18 +30,24 @@ struct Context {
   const CheckpointsArguments& arguments;
   const FoundJob& found;
   CheckpointStore& store;
+  std::string url;
   Control control;
 };
 
+std::string_view text_of(const StepEntry& entry) {
+  return entry.locked ? "locked" : text_of(entry.inventory.state);
+}
+
 json entry_json(const StepEntry& entry) {
   json object = {{"step", entry.inventory.step.value},
-                 {"state", text_of(entry.inventory.state)},
+                 {"state", text_of(entry)},
                  {"bytes", entry.bytes},
                  {"age_seconds", seconds(entry.age)}};
   if (entry.manifest) {
     object["attempt"] = entry.manifest->identity.attempt.value;
     object["parts"] = entry.manifest->parts.size();
-    object["digest"] = entry.manifest->state_digest.hex();
+    if (!entry.locked) object["digest"] = entry.manifest->state_digest.hex();
+    if (entry.manifest->is_encrypted()) object["key_id"] = entry.manifest->key_id;
   }
   if (!entry.reason.empty()) object["reason"] = entry.reason;
   return object;
@@ -58,11 +65,12 @@ int list(Context& context, const std::vector<StepEntry>& entries) {
   for (const StepEntry& entry : entries) {
     const std::string attempt =
         entry.manifest ? fmt::format("{}", entry.manifest->identity.attempt) : "-";
-    const std::string what = entry.manifest ? entry.manifest->state_digest.hex() : entry.reason;
+    const std::string what =
+        entry.manifest && !entry.locked ? entry.manifest->state_digest.hex() : entry.reason;
     std::printf(
         "%12lld  %-11s  %7s  %10s  %12s  %s\n", static_cast<long long>(entry.inventory.step.value),
-        std::string(text_of(entry.inventory.state)).c_str(), attempt.c_str(),
-        bytes_text(entry.bytes).c_str(), duration_text(seconds(entry.age)).c_str(), what.c_str());
+        std::string(text_of(entry)).c_str(), attempt.c_str(), bytes_text(entry.bytes).c_str(),
+        duration_text(seconds(entry.age)).c_str(), what.c_str());
   }
   return kExitOk;
 }
@@ -114,8 +122,7 @@ int export_newest(Context& context, const std::vector<StepEntry>& entries) {
     if (exported.error().code != Code::kCorrupt && exported.error().code != Code::kNotFound)
       return complain(exported.error());
   }
-  return complain(error(Code::kNotFound, "no good checkpoint is left in {}",
-                        context.found.directory.checkpoints(context.found.job).string()));
+  return complain(error(Code::kNotFound, "no good checkpoint is left in {}", context.url));
 }
 
 int remove(Context& context, const std::vector<StepEntry>& entries) {
@@ -136,11 +143,13 @@ int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& o
   using Action = CheckpointsArguments::Action;
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
-  auto store =
-      open_store(found->directory.checkpoints(found->job), arguments.action == Action::kRemove);
+  auto store = open_store(*found, arguments.action == Action::kRemove);
   if (!store) return complain(store.error());
-  CheckpointStore checkpoints(**store, found->id);
-  Context context{arguments, *found, checkpoints, {}};
+  auto keys = read_keys(found->job.checkpoint());
+  if (!keys && arguments.action != Action::kList && arguments.action != Action::kRemove)
+    return complain(keys.error());
+  CheckpointStore checkpoints(**store, found->id, keys ? *keys : nullptr);
+  Context context{arguments, *found, checkpoints, (*store)->url(), {}};
   auto all = checkpoints.list(context.control);
   if (!all) return complain(all.error());
   std::vector<StepEntry> entries = std::move(*all);

@@ -8,6 +8,7 @@
 
 #include "checkpoint/arena.h"
 #include "checkpoint/arena_space.h"
+#include "checkpoint/key_file.h"
 #include "checkpoint/service_client.h"
 #include "common/file.h"
 #include "common/process.h"
@@ -257,6 +258,7 @@ int run_verb(const RunArguments& arguments) {
           check_arena_base(request.job.checkpoint().arena(), resources.workers_per_node().max());
       !room)
     return complain(room.error());
+  if (auto keys = read_keys(request.job.checkpoint()); !keys) return complain(keys.error());
   if (arguments.fresh) {
     if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
   }

@@ -1,0 +1,35 @@
+// Every file of the committed corpora, once through its target, under the ordinary compiler.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/file.h"
+#include "tests/fuzz/targets.h"
+
+namespace surefoot::fuzz {
+namespace {
+
+class Corpus : public ::testing::TestWithParam<Target> {};
+
+TEST_P(Corpus, IsReadWithoutHarm) {
+  const char* source = std::getenv("SUREFOOT_SOURCE");
+  ASSERT_NE(source, nullptr);
+  const auto folder =
+      std::filesystem::path(source) / "tests/fuzz/corpus" / std::string(GetParam().name);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto bytes = read_file(entry.path());
+    ASSERT_TRUE(bytes) << entry.path();
+    GetParam().run(*bytes);
+    ++files;
+  }
+  EXPECT_GE(files, 3) << folder;
+  GetParam().run("");
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Corpus, ::testing::ValuesIn(kTargets),
+                         [](const auto& target) { return std::string(target.param.name); });
+
+}  // namespace
+}  // namespace surefoot::fuzz

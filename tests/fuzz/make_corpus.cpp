@@ -1,0 +1,130 @@
+// Writes the seeds of tests/fuzz/corpus: make_fuzz_corpus FOLDER. The same bytes every time. What
+// fuzzing has found lies beside them, under the name of what it was.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/service.pb.h"
+#include "checkpoint/testing/small_state.h"
+#include "checkpoint/testing/test_keys.h"
+
+namespace surefoot::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Corpus {
+ public:
+  explicit Corpus(fs::path folder) : folder_(std::move(folder)) {}
+  void add(const std::string& target, const std::string& name, std::string_view bytes) const {
+    fs::create_directories(folder_ / target);
+    std::ofstream out(folder_ / target / name, std::ios::binary);
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    SUREFOOT_CHECK(out.good());
+  }
+
+ private:
+  fs::path folder_;
+};
+
+PartHeader header_of(const SmallState& state, int part, int of, bool sealed) {
+  const ChunkRange chunks = part_chunks(state.layout.chunks(), part, of);
+  PartHeader header{identity_of(state, 20, 3),
+                    part,
+                    of,
+                    chunks,
+                    {state.digests.begin() + chunks.begin, state.digests.begin() + chunks.end},
+                    std::nullopt};
+  if (sealed) seal_digests(header, test_key(1));
+  return header;
+}
+
+void add_formats(const Corpus& corpus) {
+  StateLayout tiny;
+  tiny.add_section("parameters", DType::kF32, {{"w", {3, 2}, 0}, {"b", {}, 0}});
+  corpus.add("layout", "empty", StateLayout().to_json());
+  corpus.add("layout", "tiny", tiny.to_json());
+  corpus.add("layout", "moments", small_layout(10).to_json());
+  const SmallState state = small_state(2, 1);
+  for (const bool sealed : {false, true}) {
+    const std::string kind = sealed ? "sealed" : "plain";
+    std::vector<StoredPart> parts;
+    for (int part = 0; part < 2; ++part) {
+      const PartHeader header = header_of(state, part, 2, sealed);
+      const std::string bytes = encode_part_header(header);
+      parts.push_back({static_cast<std::int64_t>(bytes.size()) + header.payload_bytes(), bytes});
+      corpus.add("part_header", fmt::format("{}-{}", kind, part),
+                 bytes.substr(0, bytes.find_last_not_of(' ') + 1).substr(8));
+    }
+    corpus.add("part_header", kind + "-framed", parts[1].header);
+    const std::string text = encode_manifest(*make_manifest(parts));
+    corpus.add("manifest", kind, text);
+    corpus.add("manifest", kind + "-cut", text.substr(0, text.size() / 2));
+  }
+}
+
+service::Request request() {
+  service::Request request;
+  request.set_protocol(1);
+  request.set_job_id("0123456789abcdef");
+  return request;
+}
+
+void add_messages(const Corpus& corpus) {
+  const auto add = [&](const std::string& name, const auto& message) {
+    corpus.add("service_message", name, message.SerializeAsString());
+  };
+  service::Request hello = request();
+  hello.mutable_hello()->set_attempt(3);
+  hello.mutable_hello()->set_layout(small_layout(2).to_json());
+  hello.mutable_hello()->set_training_hash(digest("training").hex());
+  hello.mutable_hello()->add_training_lines("train.seed: 1");
+  hello.mutable_hello()->set_local_size(2);
+  hello.mutable_hello()->set_node_count(1);
+  add("hello", hello);
+  service::Request restore = request();
+  restore.mutable_restore()->mutable_candidate()->set_step(20);
+  restore.mutable_restore()->mutable_candidate()->set_digest(digest("state").hex());
+  add("restore", restore);
+  service::Request status = request();
+  status.mutable_status()->set_records_from(7);
+  add("status", status);
+  service::Request ask = request();
+  ask.mutable_ask()->set_drain(true);
+  add("ask", ask);
+  service::Reply reply;
+  reply.mutable_status()->add_ranks()->set_reason("why");
+  reply.mutable_status()->add_records()->add_phase_seconds(0.5);
+  add("reply", reply);
+}
+
+void add_edits(const Corpus& corpus) {
+  const auto add = [&](const std::string& name, std::initializer_list<int> bytes) {
+    std::string text;
+    for (const int byte : bytes) text += static_cast<char>(byte);
+    corpus.add("sealed_checkpoint", name, text);
+  };
+  // Digests anew?, then for each edit: object, other object (each two bytes), kind, place, ...
+  add("unchanged", {1});
+  add("digests-anew", {0});
+  add("flip", {0, 1, 0, 0, 0, 0, 50, 1, 4});
+  add("cut", {0, 2, 0, 0, 0, 1, 0, 2});
+  add("insert", {0, 0, 0, 0, 0, 2, 100, 0, 65});
+  add("replay", {0, 1, 0, 0, 0, 3, 0, 0, 255, 255, 2, 0, 2, 0, 3, 0, 0, 255, 255});
+}
+
+}  // namespace
+}  // namespace surefoot::testing
+
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::fprintf(stderr, "usage: make_fuzz_corpus FOLDER\n");
+    return 64;
+  }
+  const surefoot::testing::Corpus corpus(arguments[1]);
+  surefoot::testing::add_formats(corpus);
+  surefoot::testing::add_messages(corpus);
+  surefoot::testing::add_edits(corpus);
+  return 0;
+}
