@@ -33,6 +33,8 @@ std::string content_of(const Fd& fd) {
   return text;
 }
 
+constexpr Duration kEndPatience = std::chrono::seconds(10);
+
 void pause_briefly() {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
@@ -58,9 +60,16 @@ Running::Running(Running&& other) noexcept
       begun_(other.begun_) {}
 
 Running::~Running() {
-  if (process_.pid == 0) return;
-  (void)send_signal(process_, SIGKILL);
-  (void)await_exit(process_, now() + kPatience);
+  if (process_.pid != 0) (void)end();
+}
+
+// SIGQUIT: it ends what it runs by SIGKILL, and then itself.
+std::optional<ExitStatus> Running::end() {
+  const ProcessId process = std::exchange(process_, ProcessId{});
+  (void)send_signal(process, SIGQUIT);
+  if (auto exit = await_exit(process, now() + kEndPatience)) return exit;
+  (void)send_signal(process, SIGKILL);
+  return await_exit(process, now() + kEndPatience);
 }
 
 CommandResult Running::wait(Time deadline) {
@@ -68,8 +77,7 @@ CommandResult Running::wait(Time deadline) {
   auto exit = await_exit(process_, deadline);
   if (!exit) {
     result.timed_out = true;
-    (void)send_signal(process_, SIGKILL);
-    exit = await_exit(process_, now() + kPatience);
+    exit = end();
   }
   process_ = ProcessId{};
   if (exit) result.exit_code = exit->signal != 0 ? 128 + exit->signal : exit->code;

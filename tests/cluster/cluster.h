@@ -11,6 +11,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct CommandResult {
   double seconds = 0;
 };
 
-// A program that runs on a host. Ended (SIGKILL) when destroyed; its own children are not.
+// A program that runs on a host. Ended (SIGKILL, waited for) when destroyed; what it has started is
+// not.
 class Running {
  public:
   Running(ProcessId process, Fd output) : process_(process), output_(std::move(output)) {}
@@ -47,6 +49,8 @@ class Running {
   Status signal(int number) const;
 
  private:
+  std::optional<ExitStatus> end();
+
   ProcessId process_;
   Fd output_;
   Time begun_ = now();

@@ -140,8 +140,8 @@ TEST_F(ClusterTest, AHostSeesItsOwnProcessesAndMemoryOnly) {
   EXPECT_EQ(said(0, {"sh", "-c", "echo mine > /dev/shm/a; echo mine > /tmp/a; ls /dev/shm /tmp"}),
             "/dev/shm:\na\n\n/tmp:\na");
   EXPECT_EQ(said(1, {"sh", "-c", "ls /dev/shm /tmp"}), "/dev/shm:\n\n/tmp:");
-  // Its first process, the shell, and ps itself.
-  EXPECT_EQ(said(0, {"sh", "-c", "ls -d /proc/[0-9]* | wc -l"}), "4");
+  // Its first process, the shell, and what that starts.
+  EXPECT_LE(std::stoi(said(0, {"sh", "-c", "ls -d /proc/[0-9]* | wc -l"})), 4);
   EXPECT_NE(said(0, {"cat", "/proc/sys/kernel/random/boot_id"}),
             said(1, {"cat", "/proc/sys/kernel/random/boot_id"}));
   EXPECT_NE(host(0).run({"sh", "-c", "kill -0 " + std::to_string(::getpid())}).exit_code, 0);

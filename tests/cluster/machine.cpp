@@ -305,6 +305,7 @@ int run_inside(int first_process_fd, const std::vector<std::string>& argv) {
   if (child < 0) return 127;
   for (const int number : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})
     ::signal(number, [](int passed_on) { ::kill(child, passed_on); });
+  ::signal(SIGQUIT, [](int) { ::kill(child, SIGKILL); });
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

@@ -47,7 +47,8 @@ struct Machine {
 [[nodiscard]] Result<Machine> boot(const MachineSpec& spec);
 
 // Enters the host whose first process this is, and runs the program there as a child that ends with
-// the caller. Returns its exit code; 128 + number after a signal.
+// the caller. Returns its exit code; 128 + number after a signal. SIGTERM, SIGHUP, SIGUSR1 and
+// SIGUSR2 are passed on to it; SIGQUIT ends it by SIGKILL.
 [[nodiscard]] int run_inside(int first_process_fd, const std::vector<std::string>& argv);
 
 // Why such hosts cannot be made on this machine; empty: they can.

@@ -134,7 +134,7 @@ class Nodes : public testing::Test {
     std::vector<std::int64_t> steps;
     for (std::string line; std::getline(in, line);) {
       const auto json = nlohmann::json::parse(line, nullptr, false);
-      if (json.is_object() && json.contains("loss") && json.value("step", 0) > 0)
+      if (json.is_object() && json.value("kind", "") == "train" && json.value("step", 0) > 0)
         steps.push_back(json["step"].get<std::int64_t>());
     }
     std::vector<std::int64_t> each(24);
