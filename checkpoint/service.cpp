@@ -279,10 +279,10 @@ void ServiceImpl::look_after_folder() {
 }
 
 void ServiceImpl::write_metrics() {
-  // With several nodes the first one writes for all.
-  if (!arena_ || supervised_ || !settings_.metrics || arena_->gang().node_index != 0) return;
+  if (!arena_ || supervised_ || !settings_.metrics) return;
   const auto records = arena_->read(records_from_);
-  if (!records.empty()) settings_.metrics(records);
+  // Each node has them; the first one writes for all.
+  if (!records.empty() && arena_->gang().node_index == 0) settings_.metrics(records);
 }
 
 // The lock goes last: until then no other service can begin in this folder.
