@@ -19,6 +19,7 @@ build/release/build.ninja:
 
 test: build
 	@tools/install_packages.sh test
+	@tools/install_python.sh
 	@tools/check_format.sh
 	@examples/fetch_data.sh
 	@ctest --test-dir build/release --output-on-failure --label-exclude gpu --no-tests=error

@@ -217,12 +217,14 @@ namespace {
 // Reads a state back and checks every byte of it.
 class StateReader {
  public:
-  // `manifest` is open. `into`: the whole state, or empty: the bytes are dropped.
-  StateReader(Store& store, const Manifest& manifest, const SealKey* key, std::span<std::byte> into,
-              const Control& control)
+  // `manifest` is open. Reads what lies in `chunks`. `into`: the whole state, or empty: the bytes
+  // are dropped.
+  StateReader(Store& store, const Manifest& manifest, const SealKey* key, ChunkRange chunks,
+              std::span<std::byte> into, const Control& control)
       : store_(store),
         manifest_(manifest),
         key_(key),
+        chunks_(chunks),
         into_(into),
         control_(control),
         dropped_(into.empty() ? largest_chunk() : 0),
@@ -230,6 +232,9 @@ class StateReader {
 
   Status read_part(int part) {
     const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
+    // A part without chunks is looked at by everybody: its header counts too.
+    const bool elsewhere = entry.chunks.end <= chunks_.begin || chunks_.end <= entry.chunks.begin;
+    if (entry.chunks.size() > 0 && elsewhere) return {};
     const std::int64_t state_bytes = manifest_.identity.layout.bytes;
     const std::int64_t header_bytes =
         entry.bytes - stored_payload_bytes(entry.chunks, state_bytes, manifest_.is_encrypted());
@@ -238,17 +243,19 @@ class StateReader {
     for (std::int64_t chunk = entry.chunks.begin; chunk < entry.chunks.end; ++chunk) {
       SUREFOOT_TRY(go_on(control_));
       const ByteRange range = chunk_bytes({chunk, chunk + 1}, state_bytes);
+      const std::int64_t here =
+          std::exchange(at, at + (key_ == nullptr ? range.size() : sealed_bytes(range.size())));
+      if (chunk < chunks_.begin || chunk >= chunks_.end) continue;
       const auto bytes = into_.empty() ? std::span(dropped_).first(range.size())
                                        : into_.subspan(range.begin, range.size());
       if (key_ == nullptr) {
-        SUREFOOT_TRY(store_.read(entry.name, at, bytes, control_.deadline));
+        SUREFOOT_TRY(store_.read(entry.name, here, bytes, control_.deadline));
       } else {
-        SUREFOOT_TRY(read_sealed(part, at, chunk - entry.chunks.begin, bytes));
+        SUREFOOT_TRY(read_sealed(part, here, chunk - entry.chunks.begin, bytes));
       }
       if (digest(bytes) != manifest_.chunk_digests[chunk])
         return error(Code::kCorrupt, "chunk {} in part {} does not match its digest", chunk,
                      entry.name);
-      at += key_ == nullptr ? range.size() : sealed_bytes(range.size());
       report(control_, range.size());
     }
     return {};
@@ -295,13 +302,14 @@ class StateReader {
   Store& store_;
   const Manifest& manifest_;
   const SealKey* key_;
+  ChunkRange chunks_;
   std::span<std::byte> into_;
   const Control& control_;
   std::vector<std::byte> dropped_;
   std::vector<std::byte> sealed_;
 };
 
-Status check_parts(Store& store, const Manifest& manifest, const Keys& keys,
+Status check_parts(Store& store, const Manifest& manifest, const Keys& keys, ChunkRange chunks,
                    std::span<std::byte> into, const Control& control) {
   const Step step = manifest.identity.step;
   const auto about = [&](Error failed) {
@@ -318,7 +326,7 @@ Status check_parts(Store& store, const Manifest& manifest, const Keys& keys,
   }
   SUREFOOT_ASSIGN(const auto objects, store.list(step_folder(step), control.deadline));
   if (auto there = parts_there(manifest, objects); !there) return about(std::move(there).error());
-  StateReader reader(store, manifest, key, into, control);
+  StateReader reader(store, manifest, key, chunks, into, control);
   for (int part = 0; part < static_cast<int>(manifest.parts.size()); ++part) {
     if (auto good = reader.read_part(part); !good) return about(std::move(good).error());
   }
@@ -329,15 +337,21 @@ Status check_parts(Store& store, const Manifest& manifest, const Keys& keys,
 
 Status CheckpointStore::load(const Manifest& manifest, std::span<std::byte> into,
                              const Control& control) {
+  return load(manifest, {0, manifest.identity.layout.chunks()}, into, control);
+}
+
+Status CheckpointStore::load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
+                             const Control& control) {
   const StateLayout& layout = manifest.identity.layout;
   SUREFOOT_CHECK(static_cast<std::int64_t>(into.size()) == layout.bytes);
   SUREFOOT_CHECK(static_cast<std::int64_t>(manifest.chunk_digests.size()) == layout.chunks());
-  return check_parts(store_, manifest, keys_, into, control);
+  return check_parts(store_, manifest, keys_, chunks, into, control);
 }
 
 Result<Verified> CheckpointStore::verify(Step step, const Control& control) {
   SUREFOOT_ASSIGN(const Manifest manifest, read_manifest(step, control));
-  SUREFOOT_TRY(check_parts(store_, manifest, keys_, {}, control));
+  SUREFOOT_TRY(
+      check_parts(store_, manifest, keys_, {0, manifest.identity.layout.chunks()}, {}, control));
   return Verified(step, manifest.identity.attempt);
 }
 

@@ -126,6 +126,9 @@ class CheckpointStore {
   // Reads a whole state into `into` (of layout.bytes), every header and chunk checked; what is
   // encrypted is opened straight into its place. `manifest`: from read_manifest().
   Status load(const Manifest& manifest, std::span<std::byte> into, const Control& control);
+  // Only these chunks of it, into their place in `into`.
+  Status load(const Manifest& manifest, ChunkRange chunks, std::span<std::byte> into,
+              const Control& control);
   // The same without keeping the bytes.
   [[nodiscard]] Result<Verified> verify(Step step, const Control& control);
 

@@ -177,7 +177,7 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
     case service::Request::kRestore:
       return restore(peer, request.restore());
     case service::Request::kFinish:
-      return finish(peer, Step{request.finish().step()});
+      return finish(peer, request.finish());
     case service::Request::kStatus: {
       last_supervisor_ = now();
       service::Reply message;
@@ -279,7 +279,8 @@ void ServiceImpl::look_after_folder() {
 }
 
 void ServiceImpl::write_metrics() {
-  if (!arena_ || supervised_ || !settings_.metrics) return;
+  // With several nodes the first one writes for all.
+  if (!arena_ || supervised_ || !settings_.metrics || arena_->gang().node_index != 0) return;
   const auto records = arena_->read(records_from_);
   if (!records.empty()) settings_.metrics(records);
 }

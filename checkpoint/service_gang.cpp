@@ -340,33 +340,51 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
   candidate.step = Step{asked.step()};
   candidate.attempt = Attempt{asked.attempt()};
   candidate.digest = Digest::from_hex(asked.digest()).value_or(Digest{});
-  gang_thread_.start([this, peer, candidate, arena = arena_]() -> WorkThread::Outcome {
+  const int of = std::max(1, request.of());
+  if (request.part() < 0 || request.part() >= of || of > kMaxParts)
+    return reply(peer, error(Code::kInvalid, "there is no part {} of {}", request.part(), of));
+  if (request.refused()) {
+    distrust(candidate.step);
+    return done(peer);
+  }
+  gang_thread_.start([this, peer, request, candidate, of, arena = arena_]() -> WorkThread::Outcome {
     const Time begun = now();
-    auto slot = bring(candidate, *arena);
+    auto filled = bring(candidate, request.part(), of, *arena);
     const double took = seconds(now() - begun);
-    return [this, peer, candidate, arena, slot = std::move(slot), took] {
-      if (!slot) {
-        spdlog::warn("restore of step {}: {}", candidate.step, slot.error().message);
-        const bool stored = candidate.source == Candidate::Source::kStore;
-        if (stored && slot.error().code == Code::kCorrupt) distrust(candidate.step);
-        return reply(peer, slot.error());
-      }
-      const SlotInfo info = arena->slot(*slot);
-      spdlog::info("restored step {} of attempt {} from {} in {:.3f} s, state digest {}", info.step,
-                   info.attempt,
-                   candidate.source == Candidate::Source::kArena ? "memory" : "the store", took,
-                   info.digest.hex());
-      service::Reply message;
-      message.mutable_restore()->set_slot(*slot);
-      message.mutable_restore()->set_step(info.step.value);
-      message.mutable_restore()->set_samples(info.samples);
-      reply(peer, message);
+    return [this, peer, request, candidate, filled = std::move(filled), took] {
+      restored(peer, request, candidate, filled, took);
     };
   });
 }
 
+void ServiceImpl::restored(const Peer& peer, const service::Restore& request,
+                           const Candidate& candidate, const Result<StoreSide::Filled>& filled,
+                           double took) {
+  const bool from_store = candidate.source == Candidate::Source::kStore;
+  if (!filled) {
+    const Error& failed = filled.error();
+    // That a node does not have what another one has is no news.
+    if (from_store) spdlog::warn("restore of step {}: {}", candidate.step, failed.message);
+    if (from_store && failed.code == Code::kCorrupt) distrust(candidate.step);
+    return reply(peer, failed);
+  }
+  const std::string what =
+      from_store && request.of() > 1
+          ? fmt::format("part {} of {} of step {}", request.part(), request.of(), candidate.step)
+          : fmt::format("step {}", candidate.step);
+  spdlog::info("restored {} of attempt {} from {} in {:.3f} s, state digest {}", what,
+               candidate.attempt, from_store ? "the store" : "memory", took,
+               candidate.digest.hex());
+  service::Reply message;
+  message.mutable_restore()->set_slot(filled->slot);
+  message.mutable_restore()->set_step(candidate.step.value);
+  message.mutable_restore()->set_samples(filled->samples);
+  reply(peer, message);
+}
+
 // On the gang thread.
-Result<int> ServiceImpl::bring(const Candidate& candidate, Arena& arena) {
+Result<StoreSide::Filled> ServiceImpl::bring(const Candidate& candidate, int part, int of,
+                                             Arena& arena) {
   // Of equal states the one in memory will do, wherever it was to come from.
   for (int slot = 0; slot < kSlots; ++slot) {
     const SlotInfo info = arena.slot(slot);
@@ -374,8 +392,9 @@ Result<int> ServiceImpl::bring(const Candidate& candidate, Arena& arena) {
                       info.attempt == candidate.attempt && info.digest == candidate.digest;
     if (!same) continue;
     const Status good = arena.verify(slot);
-    if (good) return slot;
+    if (good) return StoreSide::Filled{slot, info.samples};
     if (good.error().code != Code::kCorrupt) return good.error();
+    spdlog::warn("{}", good.error().message);
     arena.discard(slot);
     if (candidate.source == Candidate::Source::kArena) return good.error();
   }
@@ -386,7 +405,7 @@ Result<int> ServiceImpl::bring(const Candidate& candidate, Arena& arena) {
   Control control;
   control.deadline = now() + kRestorePatience;
   control.stop = [this] { return gang_thread_.stopping(); };
-  return gang_store_.fill(candidate, arena, control);
+  return gang_store_.fill(candidate, part, of, arena, control);
 }
 
 // ---- the end of a gang ----

@@ -87,7 +87,9 @@ class ServiceImpl final : public Service {
                 const service::Memory& memory, Welcome& result);
   void welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome);
   void restore(const Peer& peer, const service::Restore& request);
-  Result<int> bring(const Candidate& candidate, Arena& arena);
+  void restored(const Peer& peer, const service::Restore& request, const Candidate& candidate,
+                const Result<StoreSide::Filled>& filled, double took);
+  Result<StoreSide::Filled> bring(const Candidate& candidate, int part, int of, Arena& arena);
   void end_gang(const Peer& peer);
   void look_at_endings();
   void open_arena();
@@ -109,7 +111,7 @@ class ServiceImpl final : public Service {
   [[nodiscard]] bool newest_is_stored() const;
   // Writes the newest READY step to the store; `then` is told on the loop.
   void flush(const std::function<void(const Status&)>& then);
-  void finish(const Peer& peer, Step step);
+  void finish(const Peer& peer, const service::Finish& request);
   void finish_from_slot(const Peer& peer, int slot, const SlotInfo& info);
   void finish_from_store(const Peer& peer, Step step);
   Result<Exported> store_and_export(const UploadTask& task, UploadResult& stored);

@@ -262,7 +262,13 @@ void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
 
 // ---- finish ----
 
-void ServiceImpl::finish(const Peer& peer, Step step) {
+void ServiceImpl::finish(const Peer& peer, const service::Finish& request) {
+  const Step step{request.step()};
+  if (request.elsewhere()) {
+    finished_ = {step, Digest{}, {}};
+    gang_expected_until_ = {};
+    return done(peer);
+  }
   std::optional<int> found;
   for (int slot = 0; arena_ && slot < kSlots; ++slot) {
     const SlotInfo info = arena_->slot(slot);

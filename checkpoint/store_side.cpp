@@ -162,7 +162,8 @@ Status StoreSide::remove(Step step, const Control& control) {
   return all->remove_step(step, control);
 }
 
-Result<int> StoreSide::fill(const Candidate& candidate, Arena& arena, const Control& control) {
+Result<StoreSide::Filled> StoreSide::fill(const Candidate& candidate, int part, int of,
+                                          Arena& arena, const Control& control) {
   SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
   auto manifest = all->read_manifest(candidate.step, control);
   if (!manifest && manifest.error().code == Code::kNotFound)
@@ -178,13 +179,14 @@ Result<int> StoreSide::fill(const Candidate& candidate, Arena& arena, const Cont
   SUREFOOT_ASSIGN(const int slot, arena.take(identity.attempt, identity.step));
   const auto table = arena.chunk_digests(slot);
   std::copy(manifest->chunk_digests.begin(), manifest->chunk_digests.end(), table.begin());
-  Status loaded = all->load(*manifest, arena.bytes(slot), control);
-  if (loaded) loaded = arena.publish(slot, identity.samples, false);
+  const ChunkRange chunks = part_chunks(identity.layout.chunks(), part, of);
+  Status loaded = all->load(*manifest, chunks, arena.bytes(slot), control);
+  if (loaded && of == 1) loaded = arena.publish(slot, identity.samples, false);
   if (!loaded) {
     arena.discard(slot);
     return std::move(loaded).error();
   }
-  return slot;
+  return Filled{slot, identity.samples};
 }
 
 Result<Exported> StoreSide::export_step(Step step, const config::Job& job,

@@ -79,8 +79,15 @@ class StoreSide {
                                                            int of, const Control& control);
   [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
   Status remove(Step step, const Control& control);
-  // Brings a checkpoint into a slot of the arena, READY. kCorrupt: not this one.
-  [[nodiscard]] Result<int> fill(const Candidate& candidate, Arena& arena, const Control& control);
+  // A slot, and the samples that its state has seen.
+  struct Filled {
+    int slot = -1;
+    std::int64_t samples = 0;
+  };
+  // Brings a checkpoint into a slot of the arena, READY; `of` above 1: only part `part` of it,
+  // WRITING, with the digests of all chunks. kCorrupt: not this one.
+  [[nodiscard]] Result<Filled> fill(const Candidate& candidate, int part, int of, Arena& arena,
+                                    const Control& control);
   [[nodiscard]] Result<Exported> export_step(Step step, const config::Job& job,
                                              const std::filesystem::path& folder,
                                              const Control& control);

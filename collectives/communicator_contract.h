@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
@@ -18,6 +19,7 @@
 
 #include "collectives/collectives.h"
 #include "collectives/communicator.h"
+#include "collectives/ring_gather.h"
 #include "collectives/testing/reducer_check.h"
 
 namespace surefoot {
@@ -294,6 +296,45 @@ TYPED_TEST_P(CommunicatorContract, TheReductionGivesTheReferencesBitsWhereverThe
   });
 }
 
+// Uneven parts, empty ones too, in pieces that do not fit them evenly; ranks in any order.
+TYPED_TEST_P(CommunicatorContract, ARingGatherBringsEveryPartToAllInTheRing) {
+  this->on_all_sizes([](Communicator& communicator) {
+    const int ranks = communicator.size();
+    for (int variant = 0; variant < 4; ++variant) {
+      RingGather gather;
+      gather.piece_bytes = 1000;
+      gather.borders = {0};
+      for (int position = 0; position < ranks; ++position) {
+        gather.ring.push_back((position + variant) % ranks);
+        // Variant 0: the first has everything, as in a broadcast.
+        const bool all = variant == 0 && position == 0;
+        const bool none = (variant == 0 && position > 0) || (variant == 1 && position == 1);
+        gather.borders.push_back(gather.borders.back() + (all    ? 150'000
+                                                          : none ? 0
+                                                                 : 70'000 + 1'234 * position));
+      }
+      const auto me = static_cast<std::size_t>((communicator.rank() - variant + 2 * ranks) % ranks);
+      const std::vector<std::byte> whole =
+          TestFixture::pattern(static_cast<std::size_t>(gather.borders.back()), variant);
+      std::vector<std::byte> block(whole.size());
+      const std::int64_t begin = gather.borders[me];
+      const std::int64_t end = gather.borders[me + 1];
+      std::copy(whole.begin() + begin, whole.begin() + end, block.begin() + begin);
+      std::int64_t came = 0;
+      const Status status = ring_gather(
+          communicator, gather, block,
+          [&](std::int64_t from, std::int64_t to) {
+            came += to - from;
+            EXPECT_TRUE(std::equal(whole.begin() + from, whole.begin() + to, block.begin() + from));
+          },
+          TestFixture::soon(), "the state");
+      ASSERT_TRUE(status.has_value()) << status.error().message;
+      EXPECT_EQ(came, static_cast<std::int64_t>(whole.size()) - (end - begin));
+      ASSERT_EQ(block, whole);
+    }
+  });
+}
+
 REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, CarriesBytesBetweenAllPairsAndToItself,
                             Carries64MiBInOneMessage, KeepsTheOrderOfMessagesWithEqualTags,
                             KeepsTagsApartWhateverTheOrderOfTheReceives,
@@ -302,6 +343,7 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, CarriesBytesBetweenAllPairsAnd
                             AllReduceGivesTheSameSumOnEveryRank,
                             AllGatherBringsEveryRanksBytesToAll, BroadcastBringsTheRootsBytesToAll,
                             AnErrorOnOneRankIsThatErrorOnAll,
+                            ARingGatherBringsEveryPartToAllInTheRing,
                             TheReductionGivesTheReferencesBitsWhereverTheRanksAre);
 
 }  // namespace surefoot

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "configs/job.h"
+#include "configs/store_url.h"
 #include "configs/units.h"
 
 namespace surefoot::configs {
@@ -131,17 +132,27 @@ void check_workers(const config::Job& job, Checker& check) {
 }
 
 void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
-  const std::string& to = checkpoint.to();
-  const std::size_t scheme = to.find("://");
-  check.require(scheme == std::string::npos || to.starts_with("file://"), {"checkpoint.to"},
-                "found {}, allowed is a folder, or file:// before one", quote(to));
-  check.require(to != "file://", {"checkpoint.to"}, "found {}, allowed is a folder after file://",
-                quote(to));
   const config::Encryption& encryption = checkpoint.encryption();
   check.require(!encryption.key_file().empty() || encryption.old_key_files().empty(),
                 {"checkpoint.encryption.old_key_files", "checkpoint.encryption.key_file"},
                 "found old keys without a key_file, allowed is both or neither: new checkpoints "
                 "would not be encrypted");
+  const auto url = parse_store_url(checkpoint.to());
+  check.require(url.has_value(), {"checkpoint.to"}, "found {}, {}", quote(checkpoint.to()),
+                url ? "" : url.error().message);
+  const std::string& text = checkpoint.s3().endpoint();
+  if (text.empty()) return;
+  const auto endpoint = parse_endpoint(text);
+  check.require(endpoint.has_value(), {"checkpoint.s3.endpoint"},
+                "found {}, allowed is https://HOST or https://HOST:PORT: {}", quote(text),
+                endpoint ? "" : endpoint.error().message);
+  if (!endpoint) return;
+  check.require(
+      endpoint->scheme == "https" || is_loopback(*endpoint) || checkpoint.s3().allow_http(),
+      {"checkpoint.s3.endpoint"},
+      "found {}, allowed is https:// but for this machine itself; checkpoint.s3.allow_http: true "
+      "allows http:// all the same",
+      quote(text));
 }
 
 // Nothing, or what is wrong with a file that must be read.

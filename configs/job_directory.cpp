@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "common/file.h"
+#include "configs/store_url.h"
 
 namespace surefoot {
 namespace {
@@ -95,10 +96,9 @@ std::filesystem::path JobDirectory::attempt_logs(Attempt attempt) const {
 }
 
 std::filesystem::path JobDirectory::checkpoints(const config::Job& job) const {
-  static constexpr std::string_view kScheme = "file://";
-  std::string_view to = job.checkpoint().to();
-  if (to.starts_with(kScheme)) to.remove_prefix(kScheme.size());
-  return (root / to / job.name()).lexically_normal();
+  const auto url = parse_store_url(job.checkpoint().to());
+  SUREFOOT_CHECK(url && url->kind == StoreUrl::Kind::kFolder);
+  return (root / url->folder / job.name()).lexically_normal();
 }
 
 Result<std::string> JobDirectory::job_id(const std::string& name) const {

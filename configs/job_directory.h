@@ -27,7 +27,8 @@ struct JobDirectory {
   [[nodiscard]] std::filesystem::path attempt_logs(Attempt attempt) const;  // logs/attempt-003
   [[nodiscard]] std::filesystem::path metrics() const { return root / "metrics"; }
   [[nodiscard]] std::filesystem::path final_model() const { return root / "final"; }
-  // Folder of this job's checkpoints: <checkpoint.to>/<name>, absolute.
+  // Folder of this job's checkpoints: <checkpoint.to>/<name>, absolute. Only where that is a
+  // folder (store_url.h).
   [[nodiscard]] std::filesystem::path checkpoints(const config::Job& job) const;
 
   // Reads the id from job.json, or makes the folder, an id and the file. Safe when several

@@ -93,7 +93,7 @@ void add_checkpoints(CLI::App& app, Parsed& parsed) {
     CheckpointsArguments& to = parsed.checkpoints;
     verb->add_option("job", to.job, "The job's directory, or its job file (default: the job here)");
     verb->add_flag("--json", to.json, "Print one JSON object");
-    verb->callback([&to, action] { to.action = action; });
+    verb->callback([&to, action = action] { to.action = action; });
     if (action == Action::kList) continue;
     auto* step =
         verb->add_option("--step", parsed.step, "Of this step")->check(CLI::NonNegativeNumber);

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/store/file/file_store.h"
+#include "checkpoint/store/open_store.h"
 #include "launcher/arguments.h"
 #include "launcher/verbs/verbs.h"
 
@@ -11,9 +11,8 @@ namespace {
 
 using namespace surefoot;
 
-Result<std::unique_ptr<Store>> open_file_store(const std::filesystem::path& folder, bool write) {
-  SUREFOOT_ASSIGN(auto store, FileStore::open(folder, !write));
-  return std::unique_ptr<Store>(std::move(store));
+Result<std::unique_ptr<Store>> open_store_of(const FoundJob& found, bool write) {
+  return open_store(found.job, found.directory, /*read_only=*/!write);
 }
 
 struct Verb {
@@ -27,7 +26,7 @@ struct Verb {
   int operator()(const LogsArguments& arguments) const { return logs_verb(arguments); }
   int operator()(const CancelArguments& arguments) const { return cancel_verb(arguments); }
   int operator()(const CheckpointsArguments& arguments) const {
-    return checkpoints_verb(arguments, open_file_store);
+    return checkpoints_verb(arguments, open_store_of);
   }
 };
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every benchmark, or those named: reduction snapshot step checkpoint recovery fashion gpt. Comparisons are ratios, interleaved within one run.
+# Every benchmark, or those named: reduction snapshot step upload checkpoint s3 recovery fashion gpt. Comparisons are ratios, interleaved within one run.
 # The machine should have nothing else to do.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,20 +8,26 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 as_root=""
 [ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
-[ $# -gt 0 ] || set -- reduction snapshot step checkpoint recovery fashion gpt
+[ $# -gt 0 ] || set -- reduction snapshot step upload checkpoint s3 recovery fashion gpt
 
 for benchmark in "$@"; do
   echo "=== $benchmark"
   case "$benchmark" in
-    reduction)  # 64 MiB of floats on 2 and 4 ranks, against MPI_Allreduce
+    reduction)  # 64 MiB of floats on 2 and 4 ranks, against MPI_Allreduce: as it comes, and with its temporary memory kept
       for ranks in 2 4; do
-        mpirun $as_root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader,tcp \
-          -np "$ranks" "$bin/reduction_bench"
+        for keep in "" "-x MALLOC_MMAP_THRESHOLD_=1073741824 -x MALLOC_TRIM_THRESHOLD_=4294967296 -x MALLOC_TOP_PAD_=268435456"; do
+          [ -z "$keep" ] || echo "MPI_Allreduce's temporary memory is kept:"
+          mpirun $as_root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1 --mca btl self,vader,tcp \
+            $keep -np "$ranks" "$bin/reduction_bench"
+        done
       done ;;
     snapshot)   # digests and copies of 128 MiB against memcpy
       "$bin/snapshot_bench" ;;
     checkpoint) # writing and restoring through a file store against write + fsync and plain reading
       "$bin/checkpoint_bench" ;;
+    s3)         # 1 GiB through the S3 store against rclone copy, to the same SeaweedFS on this machine
+      tools/install_python.sh
+      "$bin/s3_bench" --folder "$work" ;;
     recovery)   # SIGKILL of a worker to the next finished step, by phase; five times
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \
@@ -32,6 +38,19 @@ for benchmark in "$@"; do
       "$bin/surefoot" run examples/fashion-mnist/job.yaml --dir "$work/fashion" --set train.eval_batches=0 | grep -E "held out|time  |speed" ;;
     step)       # whole steps with a snapshot each and without, 125 MiB of state, one thread
       "$bin/step_bench" ;;
+    upload)     # step times in the 30 s from each upload's start against the 30 s after them, in one run; 125 MiB of state
+      examples/fetch_data.sh dictionary-gpt
+      "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/upload" --set resources.workers_per_node=1 \
+        --set 'model={kind: gpt, n_layer: 6, n_head: 6, n_embd: 384, block_size: 128}' --set 'train.schedule={kind: constant}' \
+        --set train.global_batch_size=4 --set train.eval_every=0 --set checkpoint.interval=60s --set train.max_steps=700 >/dev/null
+      awk -F'[:,]' '/"kind":"train"/ {
+          for (i = 1; i < NF; i++) { if ($i ~ /"time"/) time = $(i + 1) + 0; if ($i ~ /"checkpoint"/) checkpoint = $(i + 1) }
+          took = time - last; last = time
+          if (since > 0 && checkpoint != "true") { if (time - since <= 30) { with += took; n++ } else if (time - since <= 60) { without += took; m++ } }
+          if (checkpoint == "true") since = time
+        }
+        END { printf "%d steps with an upload %.1f ms, %d without %.1f ms, ratio %.4f\n", n, 1e3 * with / n, m, 1e3 * without / m, with / n / (without / m) }' \
+        "$work/upload/metrics/metrics.jsonl" ;;
     gpt)        # held-out loss over the steps
       examples/fetch_data.sh dictionary-gpt
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/gpt" | grep -E "held out|time  |the rest|speed" ;;

@@ -134,6 +134,25 @@ Status build_model(Worker& worker) {
   return {};
 }
 
+// A node that does not see the others' job directory would make a job of its own in it.
+Status same_job_everywhere(Worker& worker, Time deadline) {
+  auto id = worker.directory.job_id(worker.job.job.name());
+  const Status mine = id ? Status() : Status(id.error());
+  SUREFOOT_TRY(agree(*worker.communicator, mine, deadline, "the job directory"));
+  worker.request.job_id = *id;
+  constexpr std::string_view kWhat = "the comparison of job directories";
+  SUREFOOT_ASSIGN(const auto ids, all_gather(*worker.communicator, *id, deadline, kWhat));
+  SUREFOOT_ASSIGN(const auto hosts, all_gather(*worker.communicator, host_name(), deadline, kWhat));
+  for (std::size_t rank = 1; rank < ids.size(); ++rank) {
+    if (ids[rank] == ids[0]) continue;
+    return error(Code::kInvalid,
+                 "the job directory {} is not shared between {} (rank 0) and {} (rank {}): put it "
+                 "where all nodes see it",
+                 worker.directory.root.string(), hosts[0], hosts[rank], rank);
+  }
+  return {};
+}
+
 // All ranks must compute the same thing, or the promise of equal bits is empty.
 Status compare_with_rank_zero(Worker& worker, Time deadline) {
   Communicator& communicator = *worker.communicator;
@@ -226,11 +245,8 @@ int run(int argc, char** argv) {
     leave(worker, all.error());
   }
   // Only now has every node a job directory with the id in it.
-  if (auto id = worker.directory.job_id(worker.job.job.name()); id) {
-    worker.request.job_id = *id;
-  } else {
-    leave(worker, id.error());
-  }
+  if (auto same = same_job_everywhere(worker, startup_deadline(worker)); !same)
+    leave(worker, same.error());
 
   auto outcome = train(worker);
   if (!outcome) leave(worker, outcome.error());

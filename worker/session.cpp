@@ -7,6 +7,7 @@
 #include "checkpoint/restore.h"
 #include "collectives/collectives.h"
 #include "common/log.h"
+#include "worker/fill.h"
 
 namespace surefoot {
 namespace {
@@ -43,6 +44,37 @@ std::string describe(const Candidate& candidate) {
                          : std::string("the store"));
 }
 
+// What the service of this node can bring.
+class ServiceCopies final : public NodeCopies {
+ public:
+  ServiceCopies(ServiceClient& client, Time deadline) : client_(client), deadline_(deadline) {}
+
+  Result<Held> verified(const Candidate& candidate) override {
+    Candidate own = candidate;
+    own.source = Candidate::Source::kArena;
+    service::Restore restore;
+    *restore.mutable_candidate() = to_message(own);
+    return ask(restore);
+  }
+  Result<Held> read_part(const Candidate& candidate, int part, int of) override {
+    service::Restore restore;
+    *restore.mutable_candidate() = to_message(candidate);
+    restore.set_part(part);
+    restore.set_of(of);
+    return ask(restore);
+  }
+
+ private:
+  Result<Held> ask(const service::Restore& restore) {
+    service::Request request;
+    *request.mutable_restore() = restore;
+    SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
+    return Held{reply.restore().slot(), reply.restore().samples()};
+  }
+  ServiceClient& client_;
+  Time deadline_;
+};
+
 // One rank's part in coming together.
 class Joiner {
  public:
@@ -54,25 +86,30 @@ class Joiner {
         client_(session.arena_path, request.job_id) {}
 
   Status find_places() {
-    SUREFOOT_ASSIGN(const auto hosts, all_gather(communicator_, host_name(), deadline_, "hello"));
+    const std::string own = request_.host.empty() ? host_name() : request_.host;
+    SUREFOOT_ASSIGN(const auto hosts, all_gather(communicator_, own, deadline_, "hello"));
     session_.places = places_of(hosts);
     session_.place = session_.places[communicator_.rank()];
     return {};
   }
 
-  // Rank 0's service gives the number, so that all nodes have the same.
+  // Where no supervisor gives the number, each service knows one that is new to it, and the highest
+  // is new to all.
   Status say_hello() {
-    Status mine;
     // A gang that rolls back has its number already.
     if (session_.attempt.value == 0) session_.attempt = request_.attempt;
-    if (communicator_.rank() == 0) mine = hello_once();
-    SUREFOOT_TRY(agree(communicator_, mine, deadline_, "hello of rank 0"));
-    SUREFOOT_ASSIGN(const std::string number,
-                    broadcast(communicator_, std::to_string(session_.attempt.value), 0, deadline_,
-                              "the attempt's number"));
-    session_.attempt = Attempt{std::stoll(number)};
-    if (leads() && communicator_.rank() != 0) mine = hello_once();
-    return agree(communicator_, mine, deadline_, "hello of each node");
+    SUREFOOT_TRY(
+        agree(communicator_, leads() ? hello_once() : Status(), deadline_, "hello of each node"));
+    SUREFOOT_ASSIGN(const auto numbers,
+                    all_gather(communicator_, std::to_string(session_.attempt.value), deadline_,
+                               "the attempt's number"));
+    Attempt highest;
+    for (const std::string& number : numbers)
+      highest = std::max(highest, Attempt{std::stoll(number)});
+    const bool again = leads() && session_.attempt < highest;
+    session_.attempt = highest;
+    return agree(communicator_, again ? hello_once() : Status(), deadline_,
+                 "hello with the attempt's number");
   }
 
   Status gather_candidates() {
@@ -101,20 +138,30 @@ class Joiner {
 
   // The plan is a pure function of what all ranks have gathered, so each makes it for itself.
   Status restore() {
+    ServiceCopies copies(client_, deadline_);
+    Filler filler(communicator_, session_.places, *session_.arena, copies, deadline_);
     for (;;) {
       SUREFOOT_ASSIGN(const RestorePlan plan, plan_restore(inventory_));
       if (communicator_.rank() == 0) {
         spdlog::info("restore: {}{}", plan.source ? describe(*plan.source) + ": " : std::string(),
                      plan.reason);
       }
-      if (!plan.source) return share_slot(-1);
-      const Status mine = leads() ? restore_once(*plan.source) : Status();
-      const Status all = agree(communicator_, mine, deadline_, "restore");
-      if (all) return share_slot(restored_.slot());
-      if (all.error().code != Code::kCorrupt) return all;
+      session_.slot = -1;
+      session_.step = Step{0};
+      session_.samples = 0;
+      if (!plan.source) return {};
+      const auto filled = filler.fill(*plan.source);
+      if (filled) {
+        session_.slot = filled->slot;
+        session_.step = plan.source->step;
+        session_.samples = filled->samples;
+        return {};
+      }
+      if (filled.error().code != Code::kCorrupt) return filled.error();
       if (communicator_.rank() == 0)
-        spdlog::warn("refused {}: {}", describe(*plan.source), all.error().message);
+        spdlog::warn("refused {}: {}", describe(*plan.source), filled.error().message);
       inventory_.failed.push_back(*plan.source);
+      SUREFOOT_TRY(tell_services(*plan.source));
     }
   }
 
@@ -170,29 +217,16 @@ class Joiner {
     }
   }
 
-  Status restore_once(const Candidate& candidate) {
-    service::Request request;
-    *request.mutable_restore()->mutable_candidate() = to_message(candidate);
-    SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
-    restored_ = reply.restore();
-    return {};
-  }
-
-  // What the leader of a node knows of its slot, all ranks of that node must know.
-  Status share_slot(int slot) {
-    restored_.set_slot(slot);
-    const std::string mine = leads() ? restored_.SerializeAsString() : std::string();
-    SUREFOOT_ASSIGN(const auto all,
-                    all_gather(communicator_, mine, deadline_, "the restored slots"));
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      const Place& place = session_.places[rank];
-      if (place.node != session_.place.node || place.local_rank != 0) continue;
-      SUREFOOT_CHECK(restored_.ParseFromString(all[rank]));
+  // One node's service has found the checkpoint bad; the others must not count on it either.
+  Status tell_services(const Candidate& refused) {
+    Status mine;
+    if (leads() && refused.source == Candidate::Source::kStore) {
+      service::Request request;
+      *request.mutable_restore()->mutable_candidate() = to_message(refused);
+      request.mutable_restore()->set_refused(true);
+      if (auto told = client_.call(std::move(request), deadline_); !told) mine = told.error();
     }
-    session_.slot = restored_.slot();
-    session_.step = Step{session_.slot < 0 ? 0 : restored_.step()};
-    session_.samples = session_.slot < 0 ? 0 : restored_.samples();
-    return {};
+    return agree(communicator_, mine, deadline_, "a bad checkpoint");
   }
 
   Communicator& communicator_;
@@ -201,7 +235,6 @@ class Joiner {
   Time deadline_;
   ServiceClient client_;
   service::HelloReply hello_;
-  service::RestoreReply restored_;
   RestoreInventory inventory_;
 };
 

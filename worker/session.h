@@ -2,9 +2,9 @@
 // that all start from.
 //
 // Every rank calls join() once. Local rank 0 of each node ("leader") holds the gang lock of its
-// node, says hello to its service, and asks it to restore what rank 0 has chosen for all. An error
-// on one rank is an error on all, so nobody is left waiting. Blocks until `deadline` at the
-// longest.
+// node and says hello to its service; then the newest copy that is good, wherever it lies, is
+// brought into every node's arena (fill.h). An error on one rank is an error on all, so nobody is
+// left waiting. Blocks until `deadline` at the longest.
 #pragma once
 
 #include <memory>
@@ -25,9 +25,10 @@ struct JoinRequest {
   StateLayout layout;
   TrainingIdentity identity;
   std::string numerics_id;
-  Attempt attempt;  // 0: the service of rank 0's node gives the number
+  Attempt attempt;  // 0: one more than any node or the store has seen
   bool accept_changes = false;
   bool supervised = false;
+  std::string host;  // ranks with equal ones share a node; empty: the name of this machine
 };
 
 struct Session {

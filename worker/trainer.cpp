@@ -328,21 +328,24 @@ Status Trainer::evaluate(Step step) {
 
 Status Trainer::finish() {
   enter(parts_.session.step, Phase::kFinishing);
-  Status mine;
-  if (parts_.communicator.rank() == 0) {
-    ServiceClient client(parts_.session.arena_path, parts_.request.job_id);
-    service::Request request;
-    request.mutable_finish()->set_step(parts_.session.step.value);
-    auto reply = client.call(std::move(request), now() + kFinishPatience);
-    if (reply) {
-      spdlog::info("done: weights_sha256 {} state_sha256 {} in {}",
-                   reply->finish().weights_sha256(), reply->finish().state_sha256(),
-                   reply->finish().folder());
-    } else {
-      mine = reply.error();
-    }
-  }
-  return agree(parts_.communicator, mine, now() + kFinishPatience, "the last checkpoint");
+  // One node stores and exports; then the services of the others hear that they are free to go.
+  const bool first = parts_.communicator.rank() == 0;
+  SUREFOOT_TRY(agree(parts_.communicator, first ? tell_finish(false) : Status(),
+                     now() + kFinishPatience, "the last checkpoint"));
+  return agree(parts_.communicator, leads() && !first ? tell_finish(true) : Status(),
+               step_deadline(), "the services' end");
+}
+
+Status Trainer::tell_finish(bool elsewhere) {
+  ServiceClient client(parts_.session.arena_path, parts_.request.job_id);
+  service::Request request;
+  request.mutable_finish()->set_step(parts_.session.step.value);
+  request.mutable_finish()->set_elsewhere(elsewhere);
+  SUREFOOT_ASSIGN(const auto reply, client.call(std::move(request), now() + kFinishPatience));
+  if (elsewhere) return {};
+  spdlog::info("done: weights_sha256 {} state_sha256 {} in {}", reply.finish().weights_sha256(),
+               reply.finish().state_sha256(), reply.finish().folder());
+  return {};
 }
 
 }  // namespace surefoot

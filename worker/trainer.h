@@ -65,6 +65,7 @@ class Trainer {
   Status handle_not_finite(Step step, const Decision& decision);
   Status evaluate(Step step);
   Status finish();
+  Status tell_finish(bool elsewhere);
 
   void enter(Step step, Phase phase);
   [[nodiscard]] bool leads() const { return parts_.session.place.local_rank == 0; }

@@ -90,7 +90,11 @@ class LocalGang::Member final : public Communicator {
     std::unique_lock lock(shared_.mutex);
     std::vector<int> ranks;
     while (!(ranks = missing(requests)).empty()) {
-      if (!shared_.lost.empty()) return lost_error(shared_.lost, what);
+      if (!shared_.lost.empty()) {
+        // The caller gives up, and with it go the buffers of what it has started.
+        forget();
+        return lost_error(shared_.lost, what);
+      }
       if (now() >= deadline) return deadline_error(ranks, what);
       shared_.changed.wait_until(lock, deadline);
     }

@@ -30,6 +30,23 @@ TEST(LocalGang, ALostRankEndsTheWaitsOfAllOthersAndIsNamed) {
   });
 }
 
+TEST(RingGather, NamesTheRankThatDoesNotCome) {
+  testing::on_all_ranks(3, [](LocalGang& gang, Communicator& communicator) {
+    if (communicator.rank() == 1) return gang.lose(1);
+    RingGather gather;
+    gather.ring = {0, 1, 2};
+    gather.borders = {0, 3000, 3000, 3000};
+    gather.piece_bytes = 1000;
+    std::vector<std::byte> block(3000);
+    const Status status = ring_gather(
+        communicator, gather, block, [](std::int64_t, std::int64_t) {},
+        now() + testing::kLongEnough, "the state");
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, Code::kRestart);
+    EXPECT_NE(status.error().message.find("rank 1"), std::string::npos) << status.error().message;
+  });
+}
+
 TEST(LocalGang, NothingOfALostRankIsDelivered) {
   LocalGang gang(2);
   {

@@ -13,7 +13,7 @@
 
 #include "checkpoint/key_file.h"
 #include "checkpoint/service.h"
-#include "checkpoint/store/file/file_store.h"
+#include "checkpoint/store/open_store.h"
 #include "common/log.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
@@ -130,10 +130,7 @@ int run(int argc, char** argv) {
   settings.metrics = [&metrics](const std::vector<StepRecord>& records) {
     metrics.append(records);
   };
-  settings.open_store = [folder = directory.checkpoints(job)]() -> Result<std::unique_ptr<Store>> {
-    SUREFOOT_ASSIGN(std::unique_ptr<Store> store, FileStore::open(folder));
-    return store;
-  };
+  settings.open_store = [job, directory] { return open_store(job, directory, false); };
   auto keys = read_keys(job.checkpoint());
   if (!keys) {
     spdlog::error("{}", keys.error().message);

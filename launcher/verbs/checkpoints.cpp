@@ -30,6 +30,7 @@ struct Context {
   const CheckpointsArguments& arguments;
   const FoundJob& found;
   CheckpointStore& store;
+  std::string url;
   Control control;
 };
 
@@ -121,8 +122,7 @@ int export_newest(Context& context, const std::vector<StepEntry>& entries) {
     if (exported.error().code != Code::kCorrupt && exported.error().code != Code::kNotFound)
       return complain(exported.error());
   }
-  return complain(error(Code::kNotFound, "no good checkpoint is left in {}",
-                        context.found.directory.checkpoints(context.found.job).string()));
+  return complain(error(Code::kNotFound, "no good checkpoint is left in {}", context.url));
 }
 
 int remove(Context& context, const std::vector<StepEntry>& entries) {
@@ -143,14 +143,13 @@ int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& o
   using Action = CheckpointsArguments::Action;
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
-  auto store =
-      open_store(found->directory.checkpoints(found->job), arguments.action == Action::kRemove);
+  auto store = open_store(*found, arguments.action == Action::kRemove);
   if (!store) return complain(store.error());
   auto keys = read_keys(found->job.checkpoint());
   if (!keys && arguments.action != Action::kList && arguments.action != Action::kRemove)
     return complain(keys.error());
   CheckpointStore checkpoints(**store, found->id, keys ? *keys : nullptr);
-  Context context{arguments, *found, checkpoints, {}};
+  Context context{arguments, *found, checkpoints, (*store)->url(), {}};
   auto all = checkpoints.list(context.control);
   if (!all) return complain(all.error());
   std::vector<StepEntry> entries = std::move(*all);

@@ -29,18 +29,17 @@ int validate_verb(const ValidateArguments& arguments);
 int status_verb(const StatusArguments& arguments);
 int logs_verb(const LogsArguments& arguments);
 int cancel_verb(const CancelArguments& arguments);
-// Opens the store in a folder; `write`: objects will be removed. Which adapter that is, main.cpp
-// knows.
-using StoreOpener =
-    std::function<Result<std::unique_ptr<Store>>(const std::filesystem::path& folder, bool write)>;
-int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store);
-
 // A job that has run: its directory and the job file in it.
 struct FoundJob {
   JobDirectory directory;
   config::Job job;
   std::string id;
 };
+// Opens the store that a job's checkpoint.to names; `write`: objects will be removed. Which adapter
+// that is, main.cpp knows.
+using StoreOpener = std::function<Result<std::unique_ptr<Store>>(const FoundJob& job, bool write)>;
+int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store);
+
 // `where`: a job directory, a job file, or a folder with one or more jobs in runs/ (the one whose
 // journal changed last); empty: the current folder.
 [[nodiscard]] Result<FoundJob> find_job(const std::string& where);

@@ -1,0 +1,19 @@
+// The digests that S3 asks for, and how they are written. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace surefoot::s3 {
+
+[[nodiscard]] std::string hmac_sha256(std::string_view key, std::string_view text);  // 32 raw bytes
+[[nodiscard]] std::string md5(std::span<const std::byte> bytes);                     // 16 raw bytes
+[[nodiscard]] std::string hex(std::string_view raw);                                 // lower case
+[[nodiscard]] std::string base64(std::string_view raw);
+[[nodiscard]] std::uint32_t crc32(std::span<const std::byte> bytes);  // of zlib, as S3's CRC32
+
+}  // namespace surefoot::s3

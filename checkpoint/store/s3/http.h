@@ -1,0 +1,79 @@
+// HTTP over libcurl: several requests at once, driven by whoever waits.
+//
+// One thread per object; no thread of its own, so transfers move only while wait() runs (and as far
+// as the kernel's buffers go). Certificates are checked; redirects are not followed, so credentials
+// go to no other host; nothing is ever logged. The destructor drops what is in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/status.h"
+
+namespace surefoot::s3 {
+
+struct HttpOptions {
+  Duration connect_timeout = std::chrono::seconds(10);
+  // Less than a byte a second for so long; found out some seconds later, since curl averages.
+  Duration stall_timeout = std::chrono::seconds(30);
+  std::string ca_bundle;  // file; empty: the system's
+  bool direct = false;    // past any proxy of the environment
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string url;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::span<const std::byte> body;  // both stay valid until the request is finished or cancelled
+  std::span<std::byte> into;        // where the body of a 2xx goes; empty: into the answer's text
+  Time deadline = Time::max();
+};
+
+struct HttpAnswer {
+  enum class End { kAnswered, kNotReached, kBroken, kTimedOut, kUntrusted, kTooLong };
+  End end = End::kAnswered;
+  int status = 0;
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string text;                            // kMaxReplyBytes at most
+  std::size_t received = 0;                    // bytes put into `into`
+  std::string problem;                         // in words, where `end` is not kAnswered
+};
+
+// Of a Date header, seconds since 1970; -1: it is none.
+[[nodiscard]] std::int64_t parse_http_date(const std::string& text);
+
+class Http {
+ public:
+  using Id = std::int64_t;
+
+  explicit Http(HttpOptions options);
+  Http(const Http&) = delete;
+  Http& operator=(const Http&) = delete;
+  ~Http();
+
+  Id start(HttpRequest request);
+  void cancel(Id id);
+  // Moves all transfers until one is finished or it is `until`.
+  std::optional<std::pair<Id, HttpAnswer>> wait(Time until);
+  // Start, and wait for just this one; for a class of its own that has nothing else in flight.
+  HttpAnswer perform(HttpRequest request);
+
+ private:
+  struct Transfer;
+  struct Shared;
+  static std::size_t on_read(char* to, std::size_t size, std::size_t count, void* transfer);
+  static std::size_t on_write(char* from, std::size_t size, std::size_t count, void* transfer);
+  static std::size_t on_header(char* from, std::size_t size, std::size_t count, void* transfer);
+
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace surefoot::s3
