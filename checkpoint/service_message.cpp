@@ -1,6 +1,7 @@
 #include "checkpoint/service_message.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include "checkpoint/service_client.h"
 
@@ -8,6 +9,9 @@ namespace surefoot {
 
 std::variant<service::Request, Refusal> parse_request(std::string_view payload,
                                                       std::string_view job_id) {
+  // Protobuf prints a line for each text that is not UTF-8: strangers could fill the log.
+  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
   service::Request request;
   if (!request.ParseFromArray(payload.data(), static_cast<int>(payload.size())))
     return Refusal{"unreadable", "the request cannot be parsed"};

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "checkpoint/service_message.h"
 #include "common/file.h"
 #include "tests/fuzz/targets.h"
 
@@ -26,6 +27,16 @@ TEST_P(Corpus, IsReadWithoutHarm) {
   }
   EXPECT_GE(files, 3) << folder;
   GetParam().run("");
+}
+
+// Refusals are counted and logged once by the service; nothing below it may print one line a
+// message.
+TEST(Request, ThatCannotBeReadIsRefusedWithoutALine) {
+  ::testing::internal::CaptureStderr();
+  const auto parsed = parse_request("\x08\x01\x12\x02\xff\xfe", "0123456789abcdef");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
+  EXPECT_EQ(std::get<Refusal>(parsed).kind, "unreadable");
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, Corpus, ::testing::ValuesIn(kTargets),

@@ -4,7 +4,6 @@
 
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/testing/memory_store.h"
-#include "checkpoint/testing/small_state.h"
 #include "checkpoint/testing/test_keys.h"
 #include "tests/fuzz/targets.h"
 
@@ -14,18 +13,29 @@ namespace {
 const std::string kJob = "0123456789abcdef";
 using Objects = std::map<std::string, std::vector<std::byte>>;
 
+// As small as can be: what is tried a second counts.
+CheckpointIdentity identity_of(std::int64_t step) {
+  StateLayout layout;
+  layout.add_section("parameters", DType::kF32, {{"w", {16}, 0}});
+  return {kJob, Step{step}, Attempt{1}, step, layout, digest("training"), {"seed: 1"}, "n"};
+}
+
+const Keys& keys() {
+  static const Keys ring = testing::test_keys(1);
+  return ring;
+}
+
 // Two steps of a small job, in two parts each.
 const Objects& good_objects() {
   static const Objects objects = [] {
     testing::MemoryStore store;
-    CheckpointStore checkpoints(store, kJob, testing::test_keys(1));
+    CheckpointStore checkpoints(store, kJob, keys());
     for (const std::int64_t step : {10, 20}) {
-      const testing::SmallState state = testing::small_state(2, static_cast<std::uint64_t>(step));
+      const std::vector<std::byte> state(64, static_cast<std::byte>(step));
+      const std::vector<Digest> digests{digest(state)};
       for (int part = 0; part < 2; ++part) {
-        SUREFOOT_CHECK(checkpoints
-                           .store_part(testing::identity_of(state, step, 1), part, 2, state.bytes,
-                                       state.digests, {})
-                           .has_value());
+        SUREFOOT_CHECK(
+            checkpoints.store_part(identity_of(step), part, 2, state, digests, {}).has_value());
       }
       SUREFOOT_CHECK(
           checkpoints.try_publish(Step{step}, Attempt{1}, 0, 2, std::nullopt, {}).outcome ==
@@ -124,16 +134,16 @@ void sealed_checkpoint(std::string_view bytes) {
   }
   if (anew) make_digests_anew(good, objects, manifest);
   testing::MemoryStore store;
-  for (const auto& [name, content] : objects) store.set(name, content);
-  CheckpointStore checkpoints(store, kJob, testing::test_keys(1));
+  for (const auto& [name, content] : objects) {
+    if (name.starts_with(step_folder(Step{20}))) store.set(name, content);
+  }
+  CheckpointStore checkpoints(store, kJob, keys());
   // In the clear it could be anything: encryption is accepted beside it (docs/formats.md).
   const auto read = checkpoints.read_manifest(Step{20}, {});
   if (read && !read->is_encrypted()) return;
   const auto verified = checkpoints.verify(Step{20}, {});
   SUREFOOT_CHECK(verified.has_value() == (objects == good));
-  const auto entries = checkpoints.list({});
-  SUREFOOT_CHECK(entries.has_value());
-  (void)CheckpointStore(store, kJob).list({});
+  SUREFOOT_CHECK(checkpoints.list({}).has_value());
 }
 
 }  // namespace surefoot::fuzz
