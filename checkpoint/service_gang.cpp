@@ -141,7 +141,8 @@ void ServiceImpl::use(std::shared_ptr<Arena> arena) {
   arena_damaged_ = arena_unlinked_ = false;
   uploads_.clear();
   held_.clear();
-  records_from_ = 0;
+  records_from_ = meter_from_ = 0;
+  meter_.pause();
   arena_->set_service(self_process());
 }
 
@@ -224,7 +225,7 @@ Status ServiceImpl::look_for(HelloFacts& facts, Welcome& result) {
 Status ServiceImpl::make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
                                const service::Hello& hello, const service::Memory& memory,
                                std::shared_ptr<Arena> arena, Welcome& result) {
-  bool remade = decision.arena == ArenaAction::kMake;
+  bool remade = result.made = decision.arena == ArenaAction::kMake;
   if (arena) {
     arena->close_to_earlier(decision.attempt);
     SUREFOOT_TRY(end_earlier_writers(*arena, decision.attempt, now() + kEndPatience));
@@ -304,13 +305,15 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcom
     spdlog::warn("training goes on without the store for now: {}", welcome.warning);
   if (hello.has_supervised()) supervised_ = hello.supervised();
   drain_asked_ = flush_wanted_ = false;
+  departure_.reset();
+  throttle_.set_free(urgent_ > 0);
+  note_arena(welcome.made);
   last_supervisor_ = last_visit_ = now();
   gang_expected_until_ = now() + kGangPatience;
   finished_.reset();
   if (!store_seen_ && welcome.store) {
     store_seen_ = true;
-    if (!welcome.store->whole.empty())
-      set_durable(welcome.store->whole.front().step, welcome.store->whole.front().age);
+    note_view(*welcome.store);
   }
   // Bits of the new gang, before it can look at them.
   look_at_slots();
@@ -346,6 +349,7 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
         return reply(peer, slot.error());
       }
       const SlotInfo info = arena->slot(*slot);
+      if (candidate.source == Candidate::Source::kStore) note_restored_from_store();
       spdlog::info("restored step {} of attempt {} from {} in {:.3f} s, state digest {}", info.step,
                    info.attempt,
                    candidate.source == Candidate::Source::kArena ? "memory" : "the store", took,
