@@ -16,7 +16,7 @@ constexpr Duration kSlice = std::chrono::milliseconds(20);  // between looks whe
 
 // linux/ioprio.h is not in all distributions.
 constexpr int kIoPriorityOfProcess = 1;
-constexpr int kIoIdle = 3 << 13;
+constexpr int kIoLowest = 2 << 13 | 7;  // best effort, its last level
 constexpr int kIoDefault = 0;
 
 }  // namespace
@@ -55,7 +55,7 @@ Duration thread_processor_time() {
 void let_others_go_first(bool others_first) {
   const sched_param none{};
   ::sched_setscheduler(0, others_first ? SCHED_BATCH : SCHED_OTHER, &none);
-  ::syscall(SYS_ioprio_set, kIoPriorityOfProcess, 0, others_first ? kIoIdle : kIoDefault);
+  ::syscall(SYS_ioprio_set, kIoPriorityOfProcess, 0, others_first ? kIoLowest : kIoDefault);
 }
 
 }  // namespace surefoot

@@ -41,9 +41,10 @@ class Throttle {
 // Processor time of the calling thread.
 [[nodiscard]] Duration thread_processor_time();
 
-// Asks the kernel to let others go first: SCHED_BATCH and idle I/O, both of which may be taken
-// back, unlike a nice value, which an ordinary user cannot lower again for urgent work. What cannot
-// be set stays.
+// Asks the kernel to let others go first: SCHED_BATCH and the lowest best-effort I/O priority, both
+// of which may be taken back, unlike a nice value, which an ordinary user cannot lower again for
+// urgent work. Not the idle I/O class: what is in hand there can wait for ten seconds on a busy
+// disk, and with it urgent work that comes after. What cannot be set stays.
 void let_others_go_first(bool others_first);
 
 }  // namespace surefoot

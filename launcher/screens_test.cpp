@@ -213,6 +213,7 @@ TEST(Status, ShowsWhereEachRankIs) {
   report.service->set_durable_step(120);
   report.service->set_durable_age_seconds(40);
   report.service->set_storing_step(-1);
+  report.service->set_stored_part_step(-1);
   auto* rank = report.service->add_ranks();
   rank->set_rank(1);
   rank->set_alive(true);
