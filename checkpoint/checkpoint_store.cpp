@@ -442,7 +442,7 @@ Status CheckpointStore::remove_group(const RemovalGroup& group, std::vector<std:
   return {};
 }
 
-Result<CleanReport> CheckpointStore::clean(const Verified& newest, int keep,
+Result<CleanReport> CheckpointStore::clean(const Verified& newest, const Retention& retention,
                                            const Control& control) {
   SUREFOOT_ASSIGN(const auto entries, list(control));
   std::vector<StepInventory> steps;
@@ -460,7 +460,7 @@ Result<CleanReport> CheckpointStore::clean(const Verified& newest, int keep,
                  "the verified checkpoint of step {} is no longer whole: nothing is deleted",
                  newest.step());
   CleanReport report;
-  for (const RemovalGroup& group : plan_removal(steps, newest.step(), keep)) {
+  for (const RemovalGroup& group : plan_removal(steps, newest.step(), retention)) {
     Removed done{group.step, {}, group.reason};
     if (auto removed = remove_group(group, done.names, control); !removed)
       report.failures.push_back(std::move(removed).error().message);

@@ -133,7 +133,8 @@ class CheckpointStore {
   [[nodiscard]] Result<Verified> verify(Step step, const Control& control);
 
   // Rule (delete). Errors of single objects are in the report.
-  [[nodiscard]] Result<CleanReport> clean(const Verified& newest, int keep, const Control& control);
+  [[nodiscard]] Result<CleanReport> clean(const Verified& newest, const Retention& retention,
+                                          const Control& control);
   // A user's word: the whole step, manifest first.
   Status remove_step(Step step, const Control& control);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "checkpoint/part.h"
@@ -52,10 +53,24 @@ RemovalGroup whole_step(const StepInventory& step, std::string_view reason) {
   return group;
 }
 
+// The first whole step of each range [n * every, (n + 1) * every), n > 0.
+std::set<Step> kept_forever(const std::vector<StepInventory>& steps, std::int64_t every) {
+  std::map<std::int64_t, Step> first;
+  for (const StepInventory& step : steps) {
+    if (every <= 0 || step.state != StepState::kWhole || step.step.value < every) continue;
+    const auto [entry, fresh] = first.try_emplace(step.step.value / every, step.step);
+    if (!fresh) entry->second = std::min(entry->second, step.step);
+  }
+  std::set<Step> kept;
+  for (const auto& [range, step] : first) kept.insert(step);
+  return kept;
+}
+
 }  // namespace
 
 std::vector<RemovalGroup> plan_removal(const std::vector<StepInventory>& steps,
-                                       Step newest_verified, int keep) {
+                                       Step newest_verified, const Retention& retention) {
+  const std::set<Step> forever = kept_forever(steps, retention.every);
   std::vector<const StepInventory*> below;
   for (const StepInventory& step : steps) {
     if (step.step < newest_verified) below.push_back(&step);
@@ -67,8 +82,9 @@ std::vector<RemovalGroup> plan_removal(const std::vector<StepInventory>& steps,
   for (const StepInventory* step : below) {
     RemovalGroup group{step->step, {}, {}};
     if (step->state == StepState::kUnknown) continue;
-    if (step->state == StepState::kWhole && kept < keep) {
-      ++kept;
+    const bool among_newest = step->state == StepState::kWhole && kept < retention.keep;
+    kept += among_newest ? 1 : 0;
+    if (among_newest || forever.contains(step->step)) {
       group.names = sets_of(*step).abandoned;
       group.reason = "parts of a set that was never published";
     } else if (step->state == StepState::kWhole) {

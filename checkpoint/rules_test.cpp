@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "checkpoint/commit.h"
 #include "checkpoint/part.h"
@@ -203,6 +204,38 @@ TEST(Retention, KeepsTheNewestAndRemovesTheRest) {
   EXPECT_EQ(steps_of(plan_removal(steps, Step{40}, 1)), (Steps{30, 20, 10}));
   EXPECT_EQ(steps_of(plan_removal(steps, Step{40}, 3)), (Steps{10}));
   EXPECT_EQ(steps_of(plan_removal(steps, Step{40}, 9)), Steps{});
+}
+
+TEST(Retention, KeepsForEverTheFirstCheckpointAtOrAfterEachMultiple) {
+  std::vector<StepInventory> steps;
+  for (const std::int64_t step : {5, 90, 100, 110, 190, 205, 290, 310, 400})
+    steps.push_back(step_of(step, StepState::kWhole));
+  EXPECT_EQ(steps_of(plan_removal(steps, Step{400}, {1, 100})), (Steps{290, 190, 110, 90, 5}));
+  EXPECT_EQ(steps_of(plan_removal(steps, Step{400}, {2, 200})), (Steps{290, 190, 110, 100, 90, 5}));
+  // A damaged one is none: the next whole one stands for its range.
+  steps[2] = step_of(100, StepState::kDamaged);
+  EXPECT_EQ(steps_of(plan_removal(steps, Step{400}, {1, 100})), (Steps{290, 190, 100, 90, 5}));
+}
+
+// As the job goes on, what is kept for ever stays the same.
+TEST(Retention, NeverTakesBackWhatItHasKeptForEver) {
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<StepInventory> steps;
+    std::int64_t at = 0;
+    for (int i = 0; i < 60; ++i) {
+      at += 1 + static_cast<std::int64_t>(random() % 40);
+      steps.push_back(step_of(at, StepState::kWhole));
+      for (const std::int64_t gone : steps_of(plan_removal(steps, Step{at}, {2, 50}))) {
+        std::erase_if(steps, [&](const auto& step) { return step.step.value == gone; });
+      }
+    }
+    std::set<std::int64_t> ranges;
+    for (const StepInventory& step : steps) ranges.insert(step.step.value / 50);
+    EXPECT_GE(static_cast<std::int64_t>(ranges.size()), at / 50 * 3 / 4)
+        << "a jump may skip a range";
+    EXPECT_LE(steps.size(), ranges.size() + 2);
+  }
 }
 
 TEST(Retention, TouchesNothingAtOrAboveTheNewestVerified) {

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "checkpoint/service_client.h"
 #include "checkpoint/service_internal.h"
 #include "checkpoint/service_message.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "configs/fault.h"
 
@@ -21,7 +23,6 @@ constexpr Duration kHeartbeat = std::chrono::milliseconds(100);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kFolderLook = std::chrono::seconds(1);
 constexpr int kMessagesATurn = 64;  // arbitrary: a flood must not keep the loop from its other work
-constexpr int kMaxFrames = 8;       // of one message; more are read and dropped
 
 // Protobuf refuses strings that are not UTF-8, and what stands in shared memory may be anything.
 std::string as_utf8(std::string_view text) {
@@ -36,6 +37,23 @@ std::string as_utf8(std::string_view text) {
     i += whole ? length : 1;
   }
   return out;
+}
+
+Retention retention_of(const config::Job& job) {
+  return {job.checkpoint().keep(), job.checkpoint().keep_every()};
+}
+
+// checkpoint.cpu_limit: percent of a core; 0 and -1 ("unlimited"): none.
+double share_of(const config::Job& job) {
+  return std::max(0.0, static_cast<double>(job.checkpoint().cpu_limit()) / 100);
+}
+
+std::string_view name_of(const service::Reply& reply) {
+  if (reply.has_error()) return "error";
+  if (reply.has_hello()) return "hello";
+  if (reply.has_restore()) return "restore";
+  if (reply.has_finish()) return "finish";
+  return reply.has_status() ? "status" : "done";
 }
 
 // Seconds from a monotonic time in shared memory, which may be anything, to now.
@@ -54,12 +72,13 @@ Result<std::unique_ptr<Service>> Service::start(ServiceSettings settings) {
 ServiceImpl::ServiceImpl(ServiceSettings settings)
     : settings_(std::move(settings)),
       gang_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                  settings_.job.checkpoint().keep(), settings_.keys),
+                  retention_of(settings_.job), settings_.encryption_keys),
       upload_store_(settings_.open_store, settings_.job_id, settings_.job.name(),
-                    settings_.job.checkpoint().keep(), settings_.keys),
+                    retention_of(settings_.job), settings_.encryption_keys),
       supervised_(settings_.supervised),
       last_visit_(now()),
-      last_supervisor_(now()) {}
+      last_supervisor_(now()),
+      throttle_(share_of(settings_.job)) {}
 
 ServiceImpl::~ServiceImpl() = default;
 
@@ -73,52 +92,47 @@ Status ServiceImpl::open() {
                  settings_.arena_folder.string(), errno_text(errno));
   }
   SUREFOOT_ASSIGN(lock_, FolderLock::take(settings_.arena_folder, "service.lock"));
+  open_history();
   open_arena();
-  SUREFOOT_TRY(bind());
+  decide_about_interval();
+  look_for_keys();
+  SUREFOOT_TRY(sockets_.listen_locally(settings_.arena_folder));
   look_at_store();
   return {};
 }
 
-Status ServiceImpl::bind() {
-  const std::string path = (settings_.arena_folder / "service.sock").string();
-  try {
-    router_ = zmq::socket_t(context_, zmq::socket_type::router);
-    // The last answer before the end goes out, or its asker would wait for nothing.
-    router_.set(zmq::sockopt::linger, 500);
-    router_.set(zmq::sockopt::maxmsgsize, 2 * kMaxMessageBytes);
-    // libzmq removes what a dead service has left there; the lock says that none lives. The folder
-    // is closed to others, so nobody can come in before the chmod.
-    router_.bind("ipc://" + path);
-    ::chmod(path.c_str(), 0600);
-  } catch (const zmq::error_t& failed) {
-    return error(Code::kInvalid,
-                 "cannot listen on {}: {}; a path may have 107 bytes, set checkpoint.arena to a "
-                 "shorter one",
-                 path, failed.what());
-  }
-  return {};
+// The file comes before the socket on this machine: who finds the socket finds the endpoint.
+void ServiceImpl::look_for_keys() {
+  if (!sockets_.endpoint().empty() || !settings_.read_keys) return;
+  auto keys = settings_.read_keys();
+  if (!keys && keys.error().code == Code::kNotFound) return;
+  const Status listening = keys ? listen_remotely(*keys) : Status(keys.error());
+  if (!listening && !std::exchange(complained_of_keys_, true))
+    spdlog::error("no supervisor can ask this service: {}", listening.error().message);
+}
+
+Status ServiceImpl::listen_remotely(const ServiceKeys& keys) {
+  SUREFOOT_TRY(sockets_.listen_remotely(settings_.listen, keys));
+  return write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
 }
 
 std::string ServiceImpl::run() {
   while (ended_.empty()) {
-    zmq::pollitem_t items[] = {{router_.handle(), 0, ZMQ_POLLIN, 0},
-                               {nullptr, gang_thread_.event_fd(), ZMQ_POLLIN, 0},
-                               {nullptr, store_thread_.event_fd(), ZMQ_POLLIN, 0},
-                               {nullptr, settings_.signals, ZMQ_POLLIN, 0}};
-    try {
-      zmq::poll(items, settings_.signals >= 0 ? 4 : 3, kPoll);
-      if ((items[3].revents & ZMQ_POLLIN) != 0) read_signals();
-      receive();
-    } catch (const zmq::error_t& failed) {
-      if (failed.num() != EINTR) return fmt::format("libzmq: {}", failed.what());
-    }
+    std::vector<int> fds = {gang_thread_.event_fd(), store_thread_.event_fd()};
+    if (settings_.signals >= 0) fds.push_back(settings_.signals);
+    const auto readable = sockets_.wait(fds, kPoll);
+    if (!readable) return readable.error().message;
+    if (settings_.signals >= 0) read_signals();
+    sockets_.look_at_strangers();
+    receive();
     for (const auto& outcome : gang_thread_.take()) outcome();
     for (const auto& outcome : store_thread_.take()) outcome();
     tick();
   }
   write_metrics();
-  router_.close();
+  sockets_.close();
   if (removing_) remove_folder();
+  close_history();
   return ended_;
 }
 
@@ -130,10 +144,9 @@ void ServiceImpl::read_signals() {
                            settings_.arena_folder.string());
       return;
     }
-    spdlog::warn("signal {}: draining, then writing the newest step to the store", info.ssi_signo);
-    flush_wanted_ = true;
-    drain_asked_ = true;
-    if (arena_) arena_->requests().fetch_or(kRequestDrain);
+    spdlog::warn("signal {}: when the end follows is not known, {:.0f} s are reckoned with",
+                 info.ssi_signo, seconds(kUnknownDeadline));
+    depart(kUnknownDeadline, memory_.hello().node_count() <= 1);
   }
 }
 
@@ -141,25 +154,17 @@ void ServiceImpl::read_signals() {
 
 void ServiceImpl::receive() {
   for (int i = 0; i < kMessagesATurn && ended_.empty(); ++i) {
-    std::vector<zmq::message_t> frames;
-    zmq::message_t frame;
-    if (!router_.recv(frame, zmq::recv_flags::dontwait)) return;
-    bool more = true;
-    while (more) {
-      more = frame.more();
-      if (static_cast<int>(frames.size()) < kMaxFrames) frames.push_back(std::move(frame));
-      frame = zmq::message_t();
-      if (more && !router_.recv(frame, zmq::recv_flags::dontwait)) return;
-    }
-    take(frames);
+    const auto message = sockets_.next();
+    if (!message) return;
+    take(*message);
   }
 }
 
-void ServiceImpl::take(const std::vector<zmq::message_t>& frames) {
-  const Peer peer{frames.front().to_string()};
-  if (frames.size() != 3 || frames[1].size() != 0)
-    return refuse(peer, "malformed", "not a request: three frames, the second empty, are expected");
-  const zmq::message_t& payload = frames[2];
+void ServiceImpl::take(const Frames& message) {
+  const Peer& peer = message.peer;
+  if (message.frames.size() != 2 || message.frames[0].size() != 0)
+    return refuse(peer, "malformed", "not a request: two frames, the first empty, are expected");
+  const zmq::message_t& payload = message.frames[1];
   if (payload.size() > kMaxMessageBytes)
     return refuse(peer, "oversized", fmt::format("a request may have {} bytes", kMaxMessageBytes));
   const auto parsed = parse_request(payload.to_string_view(), settings_.job_id);
@@ -193,20 +198,18 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
       return end_gang(peer);
     case service::Request::kShutdown:
       return shutdown(peer, request.shutdown());
+    case service::Request::kNotice:
+      return notice(peer, request.notice());
     case service::Request::WHAT_NOT_SET:
       return;
   }
 }
 
 void ServiceImpl::reply(const Peer& peer, const service::Reply& message) {
-  // Nobody there any more, or its queue is full: the message is dropped, and the request repeated.
-  try {
-    router_.send(zmq::buffer(peer.identity), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
-    router_.send(zmq::message_t(), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
-    router_.send(zmq::buffer(message.SerializeAsString()), zmq::send_flags::dontwait);
-  } catch (const zmq::error_t& failed) {
-    spdlog::debug("a reply was not sent: {}", failed.what());
-  }
+  const bool told = settings_.at_reply && !message.has_status();
+  if (told) settings_.at_reply(fmt::format("before {}", name_of(message)));
+  sockets_.send(peer, message.SerializeAsString());
+  if (told) settings_.at_reply(fmt::format("after {}", name_of(message)));
 }
 
 void ServiceImpl::reply(const Peer& peer, const Error& failed) {
@@ -223,8 +226,7 @@ void ServiceImpl::done(const Peer& peer) {
 }
 
 void ServiceImpl::refuse(const Peer& peer, std::string_view kind, const std::string& message) {
-  ++refused_;
-  if (refused_kinds_.insert(std::string(kind)).second)
+  if (++refused_[std::string(kind)] == 1)
     spdlog::warn("refused a message ({}; more of this kind are only counted): {}", kind, message);
   reply(peer, error(kind == "stale" ? Code::kStale : Code::kInvalid, "{}", message));
 }
@@ -247,6 +249,8 @@ void ServiceImpl::tick() {
   if (at >= next_look_) {
     next_look_ = at + kLook;
     write_metrics();
+    decide_about_interval();
+    decide_about_departure();
     decide_about_life();
   }
 }
@@ -255,11 +259,12 @@ void ServiceImpl::tick() {
 // its name back, but it lives as long as somebody has it mapped: the next gang gets a new one with
 // the newest step in it.
 void ServiceImpl::look_after_folder() {
+  look_for_keys();
   std::error_code ignored;
   if (!std::filesystem::exists(settings_.arena_folder / "service.sock", ignored)) {
     spdlog::warn("the folder {} was removed by somebody (logind's RemoveIPC?): making it anew",
                  settings_.arena_folder.string());
-    router_.close();
+    sockets_.close_local();
     lock_.reset();
     ::mkdir(settings_.arena_folder.c_str(), 0700);
     auto lock = FolderLock::take(settings_.arena_folder, "service.lock");
@@ -268,7 +273,11 @@ void ServiceImpl::look_after_folder() {
       return;
     }
     lock_ = std::move(*lock);
-    if (auto bound = bind(); !bound) ended_ = bound.error().message;
+    if (!sockets_.endpoint().empty()) {
+      (void)write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
+    }
+    if (auto bound = sockets_.listen_locally(settings_.arena_folder); !bound)
+      ended_ = bound.error().message;
   }
   if (!arena_ || !arena_->unlinked() || arena_unlinked_) return;
   arena_unlinked_ = true;
@@ -279,10 +288,10 @@ void ServiceImpl::look_after_folder() {
 }
 
 void ServiceImpl::write_metrics() {
-  // With several nodes the first one writes for all.
-  if (!arena_ || supervised_ || !settings_.metrics || arena_->gang().node_index != 0) return;
+  if (!arena_ || supervised_ || !settings_.metrics) return;
   const auto records = arena_->read(records_from_);
-  if (!records.empty()) settings_.metrics(records);
+  // Each node has them; the first one writes for all.
+  if (!records.empty() && arena_->gang().node_index == 0) settings_.metrics(records);
 }
 
 // The lock goes last: until then no other service can begin in this folder.
@@ -304,14 +313,26 @@ service::StatusReply ServiceImpl::status(const service::Status& request) {
   reply.set_ready_step(-1);
   reply.set_durable_step(durable_ ? durable_->value : -1);
   reply.set_durable_age_seconds(durable_ ? seconds(now() - durable_at_) : 0);
-  reply.set_storing_step(in_hand_ ? in_hand_->value : -1);
+  const std::optional<Step> storing = flushing_ ? flushing_ : in_hand_;
+  reply.set_storing_step(storing ? storing->value : -1);
   for (const auto& [slot, upload] : uploads_) {
-    if (!in_hand_) reply.set_storing_step(std::max(reply.storing_step(), upload.step.value));
+    if (!storing) reply.set_storing_step(std::max(reply.storing_step(), upload.step.value));
   }
   reply.set_upload_bytes_per_second(upload_rate_);
+  reply.set_uploading_bytes(in_hand_ || flushing_ ? uploading_bytes_.load() : 0);
+  reply.set_stored_part_step(stored_part_ ? stored_part_->value : -1);
+  reply.set_storing_seconds(storing_ ? seconds(*storing_) : 0);
+  reply.set_interval_seconds(seconds(interval_.interval));
+  reply.set_interval_rule(std::string(name(interval_.rule)));
+  reply.set_interval_reason(interval_.reason);
+  add_notice(reply);
   reply.set_waiting_for(as_utf8(waiting_for_));
   reply.set_pid(::getpid());
-  reply.set_refused_messages(refused_);
+  add_refused(reply);
+  reply.set_endpoint(sockets_.endpoint());
+  reply.set_host(host_name());
+  reply.set_node_index(memory_.hello().node_index());
+  reply.set_node_count(std::max(1, memory_.hello().node_count()));
   reply.set_finished(finished_.has_value());
   if (!arena_) return reply;
   if (const auto newest = arena_->newest_ready()) {
@@ -328,6 +349,17 @@ service::StatusReply ServiceImpl::status(const service::Status& request) {
   add_ranks(reply);
   add_records(reply, request.records_from());
   return reply;
+}
+
+void ServiceImpl::add_refused(service::StatusReply& reply) const {
+  std::int64_t messages = 0;
+  for (const auto& [kind, count] : refused_) {
+    (*reply.mutable_refused())[kind] = count;
+    messages += count;
+  }
+  reply.set_refused_messages(messages);
+  if (sockets_.strangers() > 0) (*reply.mutable_refused())["stranger"] = sockets_.strangers();
+  if (sockets_.wrong_keys() > 0) (*reply.mutable_refused())["key"] = sockets_.wrong_keys();
 }
 
 void ServiceImpl::add_ranks(service::StatusReply& reply) const {

@@ -20,9 +20,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/service_keys.h"
 #include "checkpoint/store_side.h"
 #include "common/status.h"
 #include "configs/job.pb.h"
@@ -34,14 +36,23 @@ struct ServiceSettings {
   std::string job_id;
   std::filesystem::path arena_folder;
   std::filesystem::path final_folder;  // the export
+  std::filesystem::path history_file;  // service_history.h; empty: nothing is remembered
   OpenStore open_store;
-  Keys keys;  // with which checkpoints are encrypted; none: they are not
+  Keys encryption_keys;  // with which checkpoints are encrypted; none: they are not
   bool supervised = false;
   // Finished steps, in order, while no supervisor watches; steps may come again after the service
   // was killed. May be empty.
   std::function<void(const std::vector<StepRecord>&)> metrics;
   int signals =
       -1;  // a signalfd with SIGTERM and SIGINT, both blocked: drain; twice: end. -1: none
+  // For the supervisor's side: an address of this machine in numbers, and the keys. Without keys
+  // (read_keys says kNotFound, or is empty) only this machine's socket is there; it is asked again
+  // every second, since a supervisor may come later.
+  std::string listen = "127.0.0.1";
+  std::function<Result<ServiceKeys>()> read_keys;
+  // Called before ("before hello") and after each reply but those to status, so that a test can end
+  // the process there. May be empty.
+  std::function<void(std::string_view point)> at_reply;
 };
 
 class Service {
@@ -49,6 +60,8 @@ class Service {
   // kStale: another service of this job runs; the message names it. Else why it cannot start.
   [[nodiscard]] static Result<std::unique_ptr<Service>> start(ServiceSettings settings);
   virtual ~Service() = default;
+  // tcp://ADDRESS:PORT for who holds the client key; empty: none.
+  [[nodiscard]] virtual std::string endpoint() const = 0;
   // Serves until there is nothing to serve any more, and says why it ends.
   [[nodiscard]] virtual std::string run() = 0;
 };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <zmq.hpp>
 
@@ -18,16 +19,12 @@ using std::chrono::milliseconds;
 // How long an answer is waited for before looking whether the service is still the one that was
 // asked.
 constexpr Duration kPatience = milliseconds(200);
-constexpr Duration kProbe = milliseconds(500);  // of a status call, while a service starts
+constexpr Duration kBetweenConnects = milliseconds(50);  // where each one is ended at once
+constexpr std::int64_t kMaxReplyBytes = 64 << 20;        // far more than a service says
+constexpr Duration kProbe = milliseconds(500);           // of a status call, while a service starts
 constexpr Duration kBetweenStarts = std::chrono::seconds(1);
 constexpr int kStarts = 4;  // the first may find another one that is just ending
 constexpr Duration kBetweenCalls = std::chrono::seconds(2);  // of when_missing's function
-
-// Names the running service (its pid, as its lock has it); empty when there was none yet.
-std::string service_named_in(const std::filesystem::path& folder) {
-  auto text = read_file(folder / "service.lock");
-  return text ? *text : std::string();
-}
 
 // Somebody listens on the socket. A file alone says nothing: a killed service leaves it.
 bool listens(const std::filesystem::path& socket_path) {
@@ -48,78 +45,150 @@ std::string last_line_of(const std::string& path) {
   return text->substr(text->rfind('\n') + 1);
 }
 
-class Conversation {
- public:
-  Conversation(zmq::context_t& context, const std::filesystem::path& folder,
-               const std::function<void()>& missing)
-      : context_(context), folder_(folder), missing_(missing) {}
-
-  Result<std::string> ask(const std::string& request, Time deadline) {
-    std::string asked;
-    bool sent = false;
-    while (now() < deadline) {
-      if (!sent && !listens(folder_ / "service.sock")) {
-        if (missing_ && now() >= next_call_) {
-          missing_();
-          next_call_ = now() + kBetweenCalls;
-        }
-        std::this_thread::sleep_for(std::min<Duration>(milliseconds(10), deadline - now()));
-        continue;
-      }
-      if (!sent) {
-        asked = service_named_in(folder_);
-        send(request);
-        sent = true;
-      }
-      if (auto answer = receive(std::min(deadline, now() + kPatience))) return *std::move(answer);
-      // It was killed and started again: its next life does not know the question.
-      const bool same = service_named_in(folder_) == asked && listens(folder_ / "service.sock");
-      sent = sent && same;
-    }
-    return error(Code::kRetry, "the checkpoint service in {} does not answer", folder_.string());
-  }
-
- private:
-  void send(const std::string& request) {
-    socket_ = zmq::socket_t(context_, zmq::socket_type::req);
-    socket_.set(zmq::sockopt::linger, 0);
-    socket_.set(zmq::sockopt::reconnect_ivl, 20);
-    socket_.connect("ipc://" + (folder_ / "service.sock").string());
-    socket_.send(zmq::buffer(request), zmq::send_flags::dontwait);
-  }
-
-  std::optional<std::string> receive(Time deadline) {
-    zmq::pollitem_t item{socket_.handle(), 0, ZMQ_POLLIN, 0};
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - now());
-    zmq::poll(&item, 1, std::max(left, milliseconds(1)));
-    zmq::message_t message;
-    if ((item.revents & ZMQ_POLLIN) == 0 || !socket_.recv(message, zmq::recv_flags::dontwait))
-      return std::nullopt;
-    return message.to_string();
-  }
-
-  zmq::context_t& context_;
-  const std::filesystem::path& folder_;
-  const std::function<void()>& missing_;
-  Time next_call_{};
-  zmq::socket_t socket_;
-};
+// What the address means at this moment; nothing: nobody is there.
+std::optional<std::string> endpoint_of(const ServiceAddress& address) {
+  if (address.folder.empty()) return address.endpoint;
+  const std::filesystem::path socket_path = address.folder / "service.sock";
+  if (!listens(socket_path)) return std::nullopt;
+  if (!address.keys) return "ipc://" + socket_path.string();
+  // Written before the socket is there, so it is never of an earlier life.
+  auto text = read_file(address.folder / "endpoint");
+  if (!text || !text->starts_with("tcp://")) return std::nullopt;
+  return text->substr(0, text->find('\n'));
+}
 
 }  // namespace
 
-ServiceClient::ServiceClient(std::filesystem::path arena_folder, std::string job_id)
-    : folder_(std::move(arena_folder)), job_id_(std::move(job_id)) {}
+ServiceAddress ServiceAddress::elsewhere(std::string endpoint, ServiceKeys client_keys) {
+  ServiceAddress address({}, std::move(client_keys));
+  address.endpoint = std::move(endpoint);
+  return address;
+}
+
+// A question, its answer, and the connection that is kept for the next one.
+class ServiceClient::Connection {
+ public:
+  Result<std::string> ask(const ServiceAddress& address, const std::string& request, Time deadline,
+                          const std::function<void()>& missing) {
+    bool sent = false;
+    while (now() < deadline) {
+      if (!sent) {
+        SUREFOOT_ASSIGN(sent, send(address, request, deadline, missing));
+        if (!sent) continue;
+      }
+      if (auto answer = receive(std::min(deadline, now() + kPatience))) {
+        waiting_ = false;
+        return *std::move(answer);
+      }
+      if (denied_) break;
+      // It was killed and started again: its next life does not know the question.
+      sent = !lost_ && (address.folder.empty() || endpoint_of(address) == endpoint_);
+    }
+    const std::string where = address.folder.empty() ? address.endpoint : address.folder.string();
+    if (denied_) {
+      return error(Code::kInvalid, "the checkpoint service at {} does not take this job's key",
+                   where);
+    }
+    return error(Code::kRetry, "the checkpoint service in {} does not answer", where);
+  }
+
+ private:
+  // False: nobody is there; some time has been waited.
+  Result<bool> send(const ServiceAddress& address, const std::string& request, Time deadline,
+                    const std::function<void()>& missing) {
+    read_events();
+    if (!socket_ || waiting_ || lost_) {
+      const auto endpoint = endpoint_of(address);
+      if (!endpoint || (lost_ && now() < next_connect_)) {
+        if (!endpoint && missing && now() >= next_call_) {
+          missing();
+          next_call_ = now() + kBetweenCalls;
+        }
+        std::this_thread::sleep_for(std::min<Duration>(milliseconds(10), deadline - now()));
+        return false;
+      }
+      connect(*endpoint, address.keys);
+    }
+    socket_.send(zmq::buffer(request), zmq::send_flags::dontwait);
+    waiting_ = true;
+    return true;
+  }
+
+  void connect(const std::string& endpoint, const std::optional<ServiceKeys>& keys) {
+    lost_ = denied_ = waiting_ = false;
+    next_connect_ = now() + kBetweenConnects;
+    endpoint_ = endpoint;
+    events_ = zmq::socket_t(context_, zmq::socket_type::pair);
+    events_.set(zmq::sockopt::linger, 0);
+    socket_ = zmq::socket_t(context_, zmq::socket_type::req);
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::reconnect_ivl, 20);
+    socket_.set(zmq::sockopt::maxmsgsize, kMaxReplyBytes);
+    if (keys) {
+      socket_.set(zmq::sockopt::curve_serverkey, keys->server_public);
+      socket_.set(zmq::sockopt::curve_publickey, keys->client_public);
+      socket_.set(zmq::sockopt::curve_secretkey, keys->client_secret);
+      // A machine that is gone says nothing any more.
+      socket_.set(zmq::sockopt::heartbeat_ivl, 1000);
+      socket_.set(zmq::sockopt::heartbeat_timeout, 5000);
+    }
+    const std::string events = fmt::format("inproc://events-{}", ++count_);
+    if (::zmq_socket_monitor(socket_.handle(), events.c_str(),
+                             ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+      throw zmq::error_t();
+    events_.connect(events);
+    if (endpoint.starts_with("tcp://[")) socket_.set(zmq::sockopt::ipv6, true);
+    socket_.connect(endpoint);
+  }
+
+  std::optional<std::string> receive(Time deadline) {
+    zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                               {events_.handle(), 0, ZMQ_POLLIN, 0}};
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - now());
+    zmq::poll(items, 2, std::max(left, milliseconds(1)));
+    zmq::message_t message;
+    if (socket_.recv(message, zmq::recv_flags::dontwait)) return message.to_string();
+    read_events();
+    return std::nullopt;
+  }
+
+  void read_events() {
+    zmq::message_t frame;
+    while (events_ && events_.recv(frame, zmq::recv_flags::dontwait)) {
+      std::uint16_t what = 0;
+      if (frame.size() >= sizeof what) std::memcpy(&what, frame.data(), sizeof what);
+      lost_ = lost_ || what == ZMQ_EVENT_DISCONNECTED;
+      denied_ = denied_ || what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+      while (frame.more() && events_.recv(frame, zmq::recv_flags::dontwait)) continue;
+    }
+  }
+
+  zmq::context_t context_{1};
+  zmq::socket_t socket_;
+  zmq::socket_t events_;  // of the connection
+  std::string endpoint_;
+  int count_ = 0;
+  bool waiting_ = false;  // for an answer that has not come
+  bool lost_ = false;     // the connection has ended
+  bool denied_ = false;   // ... as the key was not the right one
+  Time next_connect_{};
+  Time next_call_{};
+};
+
+ServiceClient::ServiceClient(ServiceAddress address, std::string job_id)
+    : address_(std::move(address)), job_id_(std::move(job_id)) {}
+ServiceClient::~ServiceClient() = default;
+ServiceClient::ServiceClient(ServiceClient&&) noexcept = default;
+ServiceClient& ServiceClient::operator=(ServiceClient&&) noexcept = default;
 
 Result<service::Reply> ServiceClient::call(service::Request request, Time deadline) {
   request.set_protocol(kProtocol);
   request.set_job_id(job_id_);
   try {
     // Made by the first call: its thread must not exist before a caller forks or daemonizes.
-    if (!context_) context_ = std::make_shared<zmq::context_t>(1);
-    Conversation conversation(*std::static_pointer_cast<zmq::context_t>(context_), folder_,
-                              missing_);
+    if (!connection_) connection_ = std::make_unique<Connection>();
     SUREFOOT_ASSIGN(const std::string answer,
-                    conversation.ask(request.SerializeAsString(), deadline));
+                    connection_->ask(address_, request.SerializeAsString(), deadline, missing_));
     service::Reply reply;
     if (!reply.ParseFromString(answer))
       return error(Code::kInvalid, "the checkpoint service answers something unreadable");
@@ -128,8 +197,8 @@ Result<service::Reply> ServiceClient::call(service::Request request, Time deadli
     const bool known = code >= 0 && code <= static_cast<int>(Code::kNoSpace);
     return Error{known ? static_cast<Code>(code) : Code::kRetry, reply.error().message()};
   } catch (const zmq::error_t& failed) {
-    return error(Code::kRetry, "cannot talk to the checkpoint service in {}: {}", folder_.string(),
-                 failed.what());
+    connection_.reset();
+    return error(Code::kRetry, "cannot talk to the checkpoint service: {}", failed.what());
   }
 }
 
@@ -173,7 +242,7 @@ Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time d
 }
 
 bool ServiceClient::has_service() const {
-  return listens(folder_ / "service.sock");
+  return address_.folder.empty() || listens(address_.folder / "service.sock");
 }
 
 }  // namespace surefoot

@@ -1,18 +1,20 @@
-// Talks to the checkpoint service of a job on this node, and starts it when there is none.
+// Talks to the checkpoint service of a job, and starts it on this machine when there is none.
 //
 // One thread per object. A call blocks until its deadline at the longest: kRetry when nobody
 // answered (there is no service, or it is busy starting), else the service's own error. When the
-// service is killed and started again meanwhile, the question is asked again. After a timed-out
-// call the object may be used on: each call has a socket of its own.
+// service is killed and started again meanwhile, the question is asked again. The connection is
+// kept from call to call; after a timed-out call the object may be used on.
 #pragma once
 
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/service.pb.h"
+#include "checkpoint/service_keys.h"
 #include "common/clock.h"
 #include "common/process.h"
 #include "common/status.h"
@@ -21,22 +23,42 @@ namespace surefoot {
 
 inline constexpr std::uint32_t kProtocol = 1;
 
+// Where a service listens.
+struct ServiceAddress {
+  // On this machine: the socket in the arena's folder, or, with the job's keys, the tcp endpoint
+  // that the folder's file names.
+  ServiceAddress(std::filesystem::path arena_folder,  // NOLINT: implicit by design
+                 std::optional<ServiceKeys> client_keys = std::nullopt)
+      : folder(std::move(arena_folder)), keys(std::move(client_keys)) {}
+  // On another one, as it has told who started it: "tcp://10.0.0.5:43211".
+  static ServiceAddress elsewhere(std::string endpoint, ServiceKeys client_keys);
+
+  std::filesystem::path folder;  // empty: elsewhere
+  std::string endpoint;
+  std::optional<ServiceKeys> keys;
+};
+
 class ServiceClient {
  public:
-  ServiceClient(std::filesystem::path arena_folder, std::string job_id);
+  ServiceClient(ServiceAddress address, std::string job_id);
+  ~ServiceClient();
+  ServiceClient(ServiceClient&&) noexcept;
+  ServiceClient& operator=(ServiceClient&&) noexcept;
+
   [[nodiscard]] Result<service::Reply> call(service::Request request, Time deadline);
   // `start` is called (on the caller's thread, at most every two seconds) while a call waits for a
   // service that is not there: for who has to see to it himself, since no supervisor does. It may
   // use a client of its own, not this one.
   void when_missing(std::function<void()> start) { missing_ = std::move(start); }
-  // Somebody listens there now. Does not block.
+  // Somebody listens there now; elsewhere only a call can tell: true. Does not block.
   [[nodiscard]] bool has_service() const;
 
  private:
-  std::shared_ptr<void> context_;  // libzmq's, made by the first call
-  std::filesystem::path folder_;
+  class Connection;
+  ServiceAddress address_;
   std::string job_id_;
   std::function<void()> missing_;
+  std::unique_ptr<Connection> connection_;  // made by the first call
 };
 
 struct ServiceLaunch {
@@ -47,8 +69,8 @@ struct ServiceLaunch {
   bool supervised = false;  // false: the service writes metrics/ and ends by itself when no worker
                             // has come for arena_ttl
 };
-// Finds the running service of the job or starts one (detached, own session, output to
-// logs/node.log), and waits until it answers.
+// Finds the running service of the job on this machine or starts one (detached, own session, output
+// to logs/node.log), and waits until it answers.
 Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time deadline);
 
 }  // namespace surefoot

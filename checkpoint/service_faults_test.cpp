@@ -171,7 +171,7 @@ TEST_F(ServiceTest, IsAskedAgainByAClientThatWaitsWhileItIsStartedAnew) {
 // Kills the service at seeded moments while a gang trains, checkpoints, and starts anew. Whatever
 // happens, the newest finished step is there and the newest published one loads.
 TEST_F(ServiceTest, LosesNothingWheneverItIsKilled) {
-  write_job("interval: 100ms, keep: 1");
+  write_job("interval: 100ms, keep: 1, cpu_limit: unlimited");
   std::mt19937_64 random(5);
   start();
   auto reply = say_hello(1);

@@ -141,7 +141,8 @@ void ServiceImpl::use(std::shared_ptr<Arena> arena) {
   arena_damaged_ = arena_unlinked_ = false;
   uploads_.clear();
   held_.clear();
-  records_from_ = 0;
+  records_from_ = meter_from_ = 0;
+  meter_.pause();
   arena_->set_service(self_process());
 }
 
@@ -230,7 +231,7 @@ Status ServiceImpl::look_for(HelloFacts& facts, Welcome& result) {
 Status ServiceImpl::make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
                                const service::Hello& hello, const service::Memory& memory,
                                std::shared_ptr<Arena> arena, Welcome& result) {
-  bool remade = decision.arena == ArenaAction::kMake;
+  bool remade = result.made = decision.arena == ArenaAction::kMake;
   if (arena) {
     arena->close_to_earlier(decision.attempt);
     SUREFOOT_TRY(end_earlier_writers(*arena, decision.attempt, now() + kEndPatience));
@@ -310,13 +311,15 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcom
     spdlog::warn("training goes on without the store for now: {}", welcome.warning);
   if (hello.has_supervised()) supervised_ = hello.supervised();
   drain_asked_ = flush_wanted_ = false;
+  departure_.reset();
+  throttle_.set_free(urgent_ > 0);
+  note_arena(welcome.made);
   last_supervisor_ = last_visit_ = now();
   gang_expected_until_ = now() + kGangPatience;
   finished_.reset();
   if (!store_seen_ && welcome.store) {
     store_seen_ = true;
-    if (!welcome.store->whole.empty())
-      set_durable(welcome.store->whole.front().step, welcome.store->whole.front().age);
+    note_view(*welcome.store);
   }
   // Bits of the new gang, before it can look at them.
   look_at_slots();
@@ -368,6 +371,7 @@ void ServiceImpl::restored(const Peer& peer, const service::Restore& request,
     if (from_store && failed.code == Code::kCorrupt) distrust(candidate.step);
     return reply(peer, failed);
   }
+  if (from_store) note_restored_from_store();
   const std::string what =
       from_store && request.of() > 1
           ? fmt::format("part {} of {} of step {}", request.part(), request.of(), candidate.step)

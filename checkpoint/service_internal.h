@@ -1,19 +1,23 @@
 // The parts of a running service. Internal to checkpoint/service*.cpp.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <set>
-#include <zmq.hpp>
 
+#include "checkpoint/deadline.h"
+#include "checkpoint/interval.h"
 #include "checkpoint/service.h"
 #include "checkpoint/service.pb.h"
 #include "checkpoint/service_core.h"
+#include "checkpoint/service_history.h"
+#include "checkpoint/service_sockets.h"
+#include "checkpoint/throttle.h"
 #include "checkpoint/work_thread.h"
 
 namespace surefoot {
 
-// Largest message that is looked at; libzmq cuts connections that announce more than twice as much,
-// unread.
+// Largest message that is looked at; kMaxFrameBytes is where connections are cut.
 inline constexpr std::int64_t kMaxMessageBytes = 4 << 20;
 
 class ServiceImpl final : public Service {
@@ -21,13 +25,10 @@ class ServiceImpl final : public Service {
   explicit ServiceImpl(ServiceSettings settings);
   ~ServiceImpl() override;
   Status open();
+  [[nodiscard]] std::string endpoint() const override { return sockets_.endpoint(); }
   std::string run() override;
 
  private:
-  // A request that is answered later.
-  struct Peer {
-    std::string identity;
-  };
   // What is known of a slot that is being written to the store.
   struct Upload {
     Attempt attempt;
@@ -35,6 +36,19 @@ class ServiceImpl final : public Service {
     Time since{};  // first seen
     Time next{};   // not tried before
     int failures = 0;
+    Time begun{};               // first written; the upload's cost counts from here
+    Duration slept{};           // of the throttle, before it
+    Duration processor_time{};  // of the store thread, so far
+  };
+  // This machine goes.
+  struct Departure {
+    Time deadline;
+    bool everyone = true;
+    DeadlineAction action = DeadlineAction::kNothing;
+    std::optional<Step> about;
+    std::string decision;
+    std::optional<Step> safe;
+    Duration safe_before{};
   };
   struct Ending {
     Peer peer;
@@ -48,6 +62,7 @@ class ServiceImpl final : public Service {
     std::shared_ptr<Arena> arena;
     service::Memory memory;
     StateLayout layout;
+    bool made = false;  // the arena, since there was none
     std::optional<StoreView> store;
     std::string warning;  // the store cannot be used, and training goes on
   };
@@ -58,9 +73,10 @@ class ServiceImpl final : public Service {
   };
 
   // service.cpp: messages and the loop
-  Status bind();
+  void look_for_keys();
+  Status listen_remotely(const ServiceKeys& keys);
   void receive();
-  void take(const std::vector<zmq::message_t>& frames);
+  void take(const Frames& message);
   void dispatch(const Peer& peer, const service::Request& request);
   void reply(const Peer& peer, const service::Reply& message);
   void reply(const Peer& peer, const Error& failed);
@@ -69,6 +85,7 @@ class ServiceImpl final : public Service {
   void read_signals();
   void tick();
   service::StatusReply status(const service::Status& request);
+  void add_refused(service::StatusReply& reply) const;
   void add_ranks(service::StatusReply& reply) const;
   void add_records(service::StatusReply& reply, std::uint64_t from) const;
   void look_after_folder();
@@ -96,15 +113,35 @@ class ServiceImpl final : public Service {
   void use(std::shared_ptr<Arena> arena);
   [[nodiscard]] bool workers_alive() const;
 
+  // service_when.cpp
+  void read_step_times();
+  void decide_about_interval();
+  void decide_about_checkpoint();
+  void notice(const Peer& peer, const service::Notice& notice);
+  void depart(Duration left, bool everyone);
+  [[nodiscard]] DeadlineFacts departure_facts() const;
+  void decide_about_departure();
+  void flush_ended(const Status& flushed);
+  [[nodiscard]] bool keeps_to_memory() const;
+  void add_notice(service::StatusReply& reply) const;
+  void open_history();
+  void save_history();
+  void close_history();
+  void watch(bool at_work);
+  void note_arena(bool made);
+  void note_restored_from_store();
+
   // service_upload.cpp
   void look_at_store();
   void look_at_slots();
   void start_upload(int slot);
   void uploaded(int slot, const Upload& upload, const UploadResult& result);
   void note_stored(const SlotInfo& slot, const UploadResult& result);
+  void note_cost(const Upload& upload);
   void take_newer_instead(int slot, const Upload& upload);
-  void decide_about_checkpoint();
   void decide_about_life();
+  [[nodiscard]] LifeFacts life_facts() const;
+  void note_view(const StoreView& view);
   void set_durable(Step step, Duration age);
   void distrust(Step step);
   [[nodiscard]] std::optional<CheckpointIdentity> identity_of(const SlotInfo& slot) const;
@@ -117,12 +154,14 @@ class ServiceImpl final : public Service {
   Result<Exported> store_and_export(const UploadTask& task, UploadResult& stored);
   void exported(const Peer& peer, Step step, const Digest& digest, const Result<Exported>& outcome);
   void shutdown(const Peer& peer, const service::Shutdown& request);
-  [[nodiscard]] Control store_control(Duration patience) const;
+  [[nodiscard]] Control store_control(Duration patience);
+  void begin_urgent();
+  void end_urgent();
 
   ServiceSettings settings_;
   std::optional<FolderLock> lock_;
-  zmq::context_t context_{1};
-  zmq::socket_t router_;
+  ServiceSockets sockets_;
+  bool complained_of_keys_ = false;
   std::string ended_;      // not empty: why the loop ends
   bool removing_ = false;  // ... and the folder goes with it
 
@@ -137,16 +176,31 @@ class ServiceImpl final : public Service {
   std::map<int, Upload> uploads_;  // by slot
   std::set<int> held_;             // slots pinned by flush or finish
   std::optional<Step> in_hand_;    // being written now
-  std::optional<Step> durable_;    // published
+  std::optional<Step> flushing_;   // ... because the memory is to go
+  std::optional<Step> durable_;    // published and read back, in this life or an earlier one
   std::optional<Step> verified_;   // ... and read back in this life: what freeing memory relies on
   Time durable_at_{};
-  std::optional<Time> newest_checkpoint_;
+  std::optional<Time> newest_checkpoint_;  // when it was made, read back or not
+  std::optional<Step> stored_part_;        // newest of which this node's part is in the store
+  std::optional<Duration> storing_;        // what the last one took, in all
+  double stored_rate_ = 0;                 // of whole checkpoints, read back, not held
   bool store_seen_ = false;
   int store_failures_ = 0;
   Time store_not_before_{};
   double upload_rate_ = 0;
   std::string waiting_for_;
   std::optional<Finished> finished_;
+
+  CostMeter meter_;
+  std::uint64_t meter_from_ = 0;
+  IntervalDecision interval_;
+  IntervalDecision interval_told_;
+  std::optional<Departure> departure_;
+  ServiceHistory history_;
+  Time history_saved_{};
+  Time watched_until_{};
+  bool loss_may_follow_ = false;
+  bool complained_of_history_ = false;
 
   bool supervised_;
   bool drain_asked_ = false;
@@ -161,11 +215,15 @@ class ServiceImpl final : public Service {
   std::vector<Ending> endings_;
 
   std::uint64_t records_from_ = 0;
-  std::int64_t refused_ = 0;
-  std::set<std::string, std::less<>> refused_kinds_;
+  std::map<std::string, std::int64_t, std::less<>> refused_;  // messages, by kind
   Time next_heartbeat_{};
   Time next_look_{};    // at processes, life and metrics
   Time next_folder_{};  // at the folder
+
+  // Used by the store thread too.
+  Throttle throttle_;
+  std::atomic<std::int64_t> uploading_bytes_{0};
+  int urgent_ = 0;  // pieces of work in hand that nothing holds back
 
   // Last, so that they end first: their work uses what stands above.
   WorkThread gang_thread_;

@@ -23,11 +23,26 @@ bool is_slot(const SlotInfo& info, Attempt attempt, Step step) {
 
 }  // namespace
 
-Control ServiceImpl::store_control(Duration patience) const {
+// For work on the store thread: between two chunks it is held to its share of a processor.
+Control ServiceImpl::store_control(Duration patience) {
   Control control;
   control.deadline = now() + patience;
   control.stop = [this] { return store_thread_.stopping(); };
+  control.progress = [this](std::int64_t bytes) {
+    uploading_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    throttle_.pause([this] { return store_thread_.stopping(); });
+  };
   return control;
+}
+
+void ServiceImpl::begin_urgent() {
+  ++urgent_;
+  throttle_.set_free(true);
+}
+
+void ServiceImpl::end_urgent() {
+  --urgent_;
+  throttle_.set_free(urgent_ > 0 || departure_);
 }
 
 // What the store has, at the start of a life; sets left half published are settled.
@@ -38,9 +53,7 @@ void ServiceImpl::look_at_store() {
     const Control control = store_control(kLookPatience);
     auto view = upload_store_.look(control);
     if (view) {
-      const std::optional<Step> newest =
-          view->whole.empty() ? std::nullopt : std::optional(view->whole.front().step);
-      for (const std::string& line : upload_store_.settle_left_overs(newest, part, of, control))
+      for (const std::string& line : upload_store_.settle_left_overs(part, of, control))
         spdlog::info("{}", line);
       view = upload_store_.look(control);
     }
@@ -51,10 +64,19 @@ void ServiceImpl::look_at_store() {
       }
       // Known or not, the first upload will tell; waiting for it would mean no checkpoint at all.
       store_seen_ = true;
-      if (view && !view->whole.empty())
-        set_durable(view->whole.front().step, view->whole.front().age);
+      if (view) note_view(*view);
     };
   });
+}
+
+// The newest whole one is what the next is timed by; durable is what was once read back.
+void ServiceImpl::note_view(const StoreView& view) {
+  if (view.whole.empty()) return;
+  const Time made = now() - view.whole.front().age;
+  newest_checkpoint_ = std::max(newest_checkpoint_.value_or(made), made);
+  for (const StoreView::Entry& entry : view.whole) {
+    if (history_.knows(entry.step, entry.attempt)) return set_durable(entry.step, entry.age);
+  }
 }
 
 void ServiceImpl::set_durable(Step step, Duration age) {
@@ -87,14 +109,10 @@ void ServiceImpl::distrust(Step step) {
   newest_checkpoint_.reset();
   store_thread_.start([this, step]() -> WorkThread::Outcome {
     upload_store_.distrust(step);
-    std::optional<StoreView::Entry> next;
-    if (auto view = upload_store_.look(store_control(kLookPatience)); view) {
-      for (const StoreView::Entry& entry : view->whole) {
-        if (!next && entry.step < step) next = entry;
-      }
-    }
-    return [this, next] {
-      if (next) set_durable(next->step, next->age);
+    auto view = upload_store_.look(store_control(kLookPatience));
+    if (view) std::erase_if(view->whole, [&](const auto& entry) { return entry.step >= step; });
+    return [this, view = std::move(view)] {
+      if (view) note_view(*view);
     };
   });
 }
@@ -134,25 +152,51 @@ void ServiceImpl::start_upload(int slot) {
   const auto identity = identity_of(info);
   if (!identity) return;  // a layout comes with the next hello
   in_hand_ = info.step;
+  uploading_bytes_ = 0;
+  if (uploads_.at(slot).begun == Time{}) {
+    uploads_.at(slot).begun = now();
+    uploads_.at(slot).slept = throttle_.slept();
+  }
   const Upload upload = uploads_.at(slot);
   const UploadTask task{arena_, slot, *identity, info.part, info.of};
   store_thread_.start([this, task, upload]() -> WorkThread::Outcome {
+    const Duration before = thread_processor_time();
     UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
-    return [this, arena = task.arena, slot = task.slot, upload, result = std::move(result)] {
+    const Duration used = thread_processor_time() - before;
+    return [this, arena = task.arena, slot = task.slot, upload, used, result = std::move(result)] {
       in_hand_.reset();
-      if (arena == arena_) uploaded(slot, upload, result);
+      if (arena != arena_) return;
+      if (const auto known = uploads_.find(slot); known != uploads_.end())
+        known->second.processor_time += used;
+      uploaded(slot, upload, result);
     };
   });
+}
+
+// After a try that failed its time says more of the pauses than of the store.
+void ServiceImpl::note_cost(const Upload& upload) {
+  if (upload.failures > 0 || upload.begun == Time{}) return;
+  const Time ended = now();
+  storing_ = ended - upload.begun;
+  const double busy = seconds(*storing_ - (throttle_.slept() - upload.slept));
+  const double bytes =
+      static_cast<double>(arena_->spec().state_bytes) / std::max(1, memory_.hello().node_count());
+  if (busy > 0) stored_rate_ = bytes / busy;
+  meter_.upload_ended(upload.begun, ended, upload.processor_time);
 }
 
 void ServiceImpl::note_stored(const SlotInfo& slot, const UploadResult& result) {
   for (const std::string& note : result.notes) spdlog::info("{}", note);
   if (result.bytes_per_second > 0) upload_rate_ = result.bytes_per_second;
+  if (result.part_stored) stored_part_ = std::max(stored_part_.value_or(slot.step), slot.step);
   if (result.outcome != UploadOutcome::kDurable) return;
   store_failures_ = 0;
   waiting_for_.clear();
   set_durable(slot.step, Duration::zero());
   verified_ = std::max(verified_.value_or(slot.step), slot.step);
+  history_.add(
+      {slot.step, slot.attempt, storing_ ? seconds(*storing_) : 0, memory_.hello().local_size()});
+  save_history();
   spdlog::info(
       "checkpoint of step {} attempt {} is in the store, verified: state digest {}, {:.1f} MB/s",
       slot.step, slot.attempt, slot.digest.hex(), upload_rate_ / 1e6);
@@ -162,6 +206,7 @@ void ServiceImpl::uploaded(int slot, const Upload& upload, const UploadResult& r
   const SlotInfo info = arena_->slot(slot);
   const auto known = uploads_.find(slot);
   if (known == uploads_.end() || !is_slot(info, upload.attempt, upload.step)) return;
+  if (result.outcome == UploadOutcome::kDurable) note_cost(known->second);
   note_stored(info, result);
   const bool too_long = now() - upload.since > kPublishPatience;
   if (result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless) {
@@ -203,18 +248,6 @@ void ServiceImpl::take_newer_instead(int slot, const Upload& upload) {
   arena_->unpin(slot);
 }
 
-void ServiceImpl::decide_about_checkpoint() {
-  if (!arena_) return;
-  CheckpointFacts facts;
-  facts.now = now();
-  facts.interval = std::chrono::milliseconds(settings_.job.checkpoint().interval());
-  facts.store_seen = store_seen_;
-  facts.busy = (arena_->requests().load() & kUploadBusy) != 0;
-  facts.newest = newest_checkpoint_;
-  facts.not_before = store_not_before_;
-  if (decide_checkpoint(facts).ask) arena_->requests().fetch_or(kRequestCheckpoint);
-}
-
 // ---- flush ----
 
 bool ServiceImpl::newest_is_stored() const {
@@ -234,6 +267,9 @@ void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
     return then(error(Code::kInvalid, "the layout of the snapshots is not known"));
   }
   held_.insert(slot);
+  flushing_ = info.step;
+  uploading_bytes_ = 0;
+  begin_urgent();
   spdlog::info("writing step {} to the store", info.step);
   // Alone: what is left of a gang may be this node only.
   const UploadTask task{arena_, slot, *identity, 0, 1};
@@ -241,6 +277,8 @@ void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
     UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
     return [this, task, info, was_pinned, then, result = std::move(result)] {
       held_.erase(task.slot);
+      flushing_.reset();
+      end_urgent();
       note_stored(info, result);
       const bool stored =
           result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless;
@@ -317,6 +355,7 @@ void ServiceImpl::finish_from_slot(const Peer& peer, int slot, const SlotInfo& i
   if (!identity || !arena_->pin(slot))
     return reply(peer, error(Code::kInvalid, "finish before hello"));
   held_.insert(slot);
+  begin_urgent();
   const UploadTask task{arena_, slot, *identity, 0, 1};
   store_thread_.start([this, peer, task, info, was_pinned]() -> WorkThread::Outcome {
     UploadResult stored;
@@ -324,6 +363,7 @@ void ServiceImpl::finish_from_slot(const Peer& peer, int slot, const SlotInfo& i
     return [this, peer, task, info, was_pinned, stored = std::move(stored),
             outcome = std::move(outcome)] {
       held_.erase(task.slot);
+      end_urgent();
       note_stored(info, stored);
       if (task.arena == arena_ && (!was_pinned || outcome)) arena_->unpin(task.slot);
       if (!outcome && outcome.error().code == Code::kRestart && task.arena == arena_)
@@ -379,20 +419,16 @@ void ServiceImpl::shutdown(const Peer& peer, const service::Shutdown& request) {
   leave({});
 }
 
-void ServiceImpl::decide_about_life() {
+LifeFacts ServiceImpl::life_facts() const {
   LifeFacts facts;
   facts.now = now();
-  facts.workers = workers_alive();
-  if (facts.workers) {
-    last_visit_ = facts.now;
-    gang_expected_until_ = {};
-  }
-  if (!gang_thread_.idle() || !store_thread_.idle() || !endings_.empty()) return;
   facts.gang_expected = facts.now < gang_expected_until_;
   facts.supervised = supervised_;
   facts.finished = finished_.has_value();
   facts.unflushed = !newest_is_stored();
-  facts.flush_wanted = flush_wanted_ || (!supervised_ && facts.now - last_visit_ > kGraceAfterGang);
+  facts.flush_wanted =
+      !keeps_to_memory() &&
+      (flush_wanted_ || (!supervised_ && facts.now - last_visit_ > kGraceAfterGang));
   facts.drain_asked = drain_asked_;
   facts.last_visit = last_visit_;
   facts.last_supervisor = last_supervisor_;
@@ -400,6 +436,19 @@ void ServiceImpl::decide_about_life() {
   facts.arena_ttl = std::chrono::milliseconds(settings_.job.checkpoint().arena_ttl());
   facts.supervisor_timeout =
       std::chrono::milliseconds(settings_.job.recovery().supervisor_timeout());
+  return facts;
+}
+
+void ServiceImpl::decide_about_life() {
+  const bool at_work = workers_alive();
+  watch(at_work);
+  if (at_work) {
+    last_visit_ = now();
+    gang_expected_until_ = {};
+  }
+  if (!gang_thread_.idle() || !store_thread_.idle() || !endings_.empty()) return;
+  LifeFacts facts = life_facts();
+  facts.workers = at_work;
   const LifeDecision decision = decide_life(facts);
   switch (decision.action) {
     case LifeAction::kGoOn:
@@ -410,10 +459,7 @@ void ServiceImpl::decide_about_life() {
       arena_->requests().fetch_or(kRequestDrain);
       return;
     case LifeAction::kFlush:
-      return flush([this](const Status& flushed) {
-        flush_failures_ = flushed ? 0 : flush_failures_ + 1;
-        flush_not_before_ = now() + pause_before_try(flush_failures_ + 1);
-      });
+      return flush([this](const Status& flushed) { flush_ended(flushed); });
     case LifeAction::kFree:
       // Who has just asked whether there is a service may be about to use it.
       if (facts.now - last_question_ < kGraceAfterQuestion) return;

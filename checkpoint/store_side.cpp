@@ -61,12 +61,11 @@ Result<StoreView> StoreSide::look(const Control& control) {
   return view;
 }
 
-std::vector<std::string> StoreSide::settle_left_overs(std::optional<Step> above, int part, int of,
-                                                      const Control& control) {
+std::vector<std::string> StoreSide::settle_left_overs(int part, int of, const Control& control) {
   std::vector<std::string> lines;
   auto all = checkpoints();
   if (!all) return lines;
-  auto sets = (*all)->unpublished(above, control);
+  auto sets = (*all)->unpublished(verified_, control);
   if (!sets) return lines;
   for (const UnpublishedSet& set : *sets) {
     // Only the owner of part 0 may replace a damaged manifest; who does not know its part is not
@@ -93,7 +92,10 @@ UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
   const Time begun = now();
   std::int64_t written = 0;
   Control counting = control;
-  counting.progress = [&](std::int64_t bytes) { written += bytes; };
+  counting.progress = [&](std::int64_t bytes) {
+    written += bytes;
+    if (control.progress) control.progress(bytes);
+  };
   auto stored = (*all)->store_part(task.identity, task.part, task.of, task.arena->bytes(task.slot),
                                    task.arena->chunk_digests(task.slot), counting);
   if (!stored && stored.error().code == Code::kCorrupt)
@@ -101,6 +103,7 @@ UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
   if (!stored) return failed(stored.error());
   const double seconds_taken = seconds(now() - begun);
   UploadResult result = publish(**all, task, control);
+  result.part_stored = true;
   if (written > 0 && seconds_taken > 0)
     result.bytes_per_second = static_cast<double>(written) / seconds_taken;
   return result;
@@ -146,7 +149,7 @@ UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, Step step
   }
   verified_ = std::max(verified_.value_or(step), step);
   UploadResult result{UploadOutcome::kDurable, "published and verified", 0, {}};
-  auto cleaned = checkpoints.clean(*verified, keep_, control);
+  auto cleaned = checkpoints.clean(*verified, retention_, control);
   if (!cleaned) {
     result.notes.push_back("old checkpoints stay for now: " + cleaned.error().message);
     return result;

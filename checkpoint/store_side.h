@@ -55,16 +55,18 @@ struct UploadResult {
   UploadOutcome outcome = UploadOutcome::kFailed;
   std::string reason;
   double bytes_per_second = 0;     // of the part; 0: it was there already
+  bool part_stored = false;        // this node's part is in the store
   std::vector<std::string> notes;  // what else the log should say
 };
 
 class StoreSide {
  public:
-  StoreSide(OpenStore open, std::string job_id, std::string job_name, int keep, Keys keys)
+  StoreSide(OpenStore open, std::string job_id, std::string job_name, const Retention& retention,
+            Keys keys)
       : open_(std::move(open)),
         job_id_(std::move(job_id)),
         job_name_(std::move(job_name)),
-        keep_(keep),
+        retention_(retention),
         keys_(std::move(keys)) {}
 
   [[nodiscard]] Result<StoreView> look(const Control& control);
@@ -73,10 +75,11 @@ class StoreSide {
   Status claim(const Control& control);
   // That checkpoint has turned out bad: what is made from here on is needed again.
   void distrust(Step step);
-  // Tries to publish what an earlier life of the service has left without manifest. Returns what it
-  // did, a line each.
-  [[nodiscard]] std::vector<std::string> settle_left_overs(std::optional<Step> above, int part,
-                                                           int of, const Control& control);
+  // Tries to publish what an earlier life of the service has left without manifest, unless a later
+  // step has been read back in this life: that a newer one is whole does not say that it is good.
+  // Returns what it did, a line each.
+  [[nodiscard]] std::vector<std::string> settle_left_overs(int part, int of,
+                                                           const Control& control);
   [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
   Status remove(Step step, const Control& control);
   // A slot, and the samples that its state has seen.
@@ -102,7 +105,7 @@ class StoreSide {
   OpenStore open_;
   std::string job_id_;
   std::string job_name_;
-  int keep_;
+  Retention retention_;
   Keys keys_;
   bool claimed_ = false;
   std::optional<Step> verified_;  // the newest that was read back in this life

@@ -1,9 +1,13 @@
 // Where a job's files lie. Pure path arithmetic, but for the job's id.
 //
-//   <dir>/job.yaml       the job file as it ran: everything filled in     <dir>/job.json     {"id":
-//   ..., "name": ...} <dir>/journal.db     the supervisor's journal
-//   <dir>/logs/attempt-003/rank-1.log, logs/node.log <dir>/metrics/       metrics.jsonl and
-//   TensorBoard event files        <dir>/final/       model.safetensors, config.json
+//   <dir>/job.yaml       the job file as it ran: everything filled in
+//   <dir>/job.json       {"id": ..., "name": ...}
+//   <dir>/journal.db     the supervisor's journal
+//   <dir>/service.keys   how supervisor and services know each other; mode 0600
+//   <dir>/service/       what services remember of the job, a file a machine
+//   <dir>/logs/          attempt-003/rank-1.log, node.log
+//   <dir>/metrics/       metrics.jsonl and TensorBoard event files
+//   <dir>/final/         model.safetensors, config.json
 //   <dir>/checkpoints/   unless checkpoint.to says otherwise: <to>/<name>/job.json, step-.../
 #pragma once
 
@@ -26,6 +30,9 @@ struct JobDirectory {
   [[nodiscard]] std::filesystem::path logs() const { return root / "logs"; }
   [[nodiscard]] std::filesystem::path attempt_logs(Attempt attempt) const;  // logs/attempt-003
   [[nodiscard]] std::filesystem::path metrics() const { return root / "metrics"; }
+  [[nodiscard]] std::filesystem::path service_keys() const { return root / "service.keys"; }
+  // What services remember of the job: a file for each machine, <host>.json.
+  [[nodiscard]] std::filesystem::path service_history() const { return root / "service"; }
   [[nodiscard]] std::filesystem::path final_model() const { return root / "final"; }
   // Folder of this job's checkpoints: <checkpoint.to>/<name>, absolute. Only where that is a
   // folder (store_url.h).

@@ -207,7 +207,7 @@ const std::vector<Case> kCases = {
      with_line(11, "checkpoint: {to: \"s3://models\", s3: {endpoint: \"http://minio:9000\"}}"),
      "checkpoint.s3.endpoint", 11, 38, "http://minio:9000", "allow_http"},
     {"PartsThatAreTooSmall", with_line(11, "checkpoint: {s3: {part_size: 1MiB}}"),
-     "checkpoint.s3.part_size", 11, 19, "1MiB", "8MiB"},
+     "checkpoint.s3.part_size", 11, 30, "1MiB", "8MiB"},
     // Files
     {"MissingFile", with_line(3, "data: {kind: text, path: gone.txt}"), "data.path", 3, 20,
      "does not exist", "job file's folder"},

@@ -136,6 +136,7 @@ EffectContext effect_context(const DriverSettings& settings, const core::Rules& 
   EffectContext context;
   context.arena_folder = arena_folder;
   context.job_id = settings.job_id;
+  context.keys = settings.keys;
   context.service.program = settings.programs.node;
   context.service.job_file = settings.directory.job_file();
   context.service.job_directory = settings.directory.root;
@@ -159,7 +160,7 @@ Driver::Driver(const DriverSettings& settings, Journal& journal, Console& consol
       rules_(rules_for(settings)),
       narration_(console, settings.job.resources().workers_per_node().max(), rules_.max_steps),
       arena_folder_(arena_folder(settings.job.checkpoint().arena(), settings.job_id)),
-      client_(arena_folder_, settings.job_id),
+      client_({arena_folder_, settings.keys}, settings.job_id),
       effects_(effect_context(settings, rules_, arena_folder_)),
       saved_(now()) {
   const sigset_t set = handled_signals();

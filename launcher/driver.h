@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/service_keys.h"
 #include "common/status.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
@@ -30,6 +31,7 @@ struct DriverSettings {
   config::Job job;
   JobDirectory directory;
   std::string job_id;
+  ServiceKeys keys;  // the client's half
   Programs programs;
   std::vector<std::string> faults;  // to_text(InjectedFault), all of the job's life
   bool faults_count = false;

@@ -314,12 +314,16 @@ TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   EXPECT_EQ(object["state"], "running");
   EXPECT_GE(object["steps"], 4);
   EXPECT_EQ(object["service"]["ranks"].size(), 2u);
+  EXPECT_THAT(object["service"]["endpoint"].get<std::string>(), HasSubstr("tcp://127.0.0.1:"));
+  EXPECT_EQ(object["service"]["interval_rule"], "ceiling");
   expect_whole(wait(running));
 
   EXPECT_THAT(surefoot({"status"}).output, HasSubstr("fake: done, step 30 of 30"));
   const Ran list = surefoot({"checkpoints", "list", "--json"});
   ASSERT_GE(list.object["checkpoints"].size(), 1u) << list.output;
   EXPECT_EQ(list.object["checkpoints"][0]["step"], 30);
+  EXPECT_EQ(list.object["checkpoints"][0]["read_back"], true);
+  EXPECT_EQ(list.object["checkpoints"][0]["workers"], 2);
   EXPECT_EQ(surefoot({"checkpoints", "verify", "runs/fake"}).code, 0);
   const Ran exported = surefoot({"checkpoints", "export", "--to", "out", "--json"});
   EXPECT_EQ(exported.object["weights_sha256"], expected_weights()) << exported.output;
@@ -327,6 +331,25 @@ TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   EXPECT_EQ(surefoot({"checkpoints", "rm", "--step", "30"}).code, 0);
   EXPECT_EQ(surefoot({"logs", "--rank", "0"}).code, 0);
   EXPECT_EQ(surefoot({"logs", "--attempt", "7"}).code, 66);
+}
+
+TEST_F(Run, RefusesTheSameJobASecondTimeAndNamesTheFirst) {
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
+  await_step(4);
+  for (const char* verb : {"run", "resume"}) {
+    SpawnOptions again;
+    again.argv = {(root_ / "bin/surefoot").string(), verb, "job.yaml"};
+    again.directory = root_.string();
+    again.output = (root_ / verb).string();
+    auto second = spawn(again);
+    ASSERT_TRUE(second);
+    std::optional<ExitStatus> exit;
+    while (!(exit = poll_exit(*second))) ::usleep(1000);
+    EXPECT_EQ(exit->code, 75);
+    EXPECT_THAT(*read_file(again.output),
+                HasSubstr(fmt::format("runs already: pid {}", running.pid)));
+  }
+  expect_whole(wait(running));
 }
 
 TEST_F(Run, ReportsEveryFaultOfAJobFileAndStartsNothing) {

@@ -23,7 +23,8 @@ constexpr Duration kAsk = 1s;
 class Performer {
  public:
   explicit Performer(EffectContext context)
-      : context_(std::move(context)), client_(context_.arena_folder, context_.job_id) {}
+      : context_(std::move(context)),
+        client_({context_.arena_folder, context_.keys}, context_.job_id) {}
 
   EffectOutcome operator()(const core::Effect& effect, std::optional<Gang>& gang) {
     EffectOutcome outcome;

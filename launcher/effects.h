@@ -29,6 +29,7 @@ namespace surefoot {
 struct EffectContext {
   std::filesystem::path arena_folder;
   std::string job_id;
+  ServiceKeys keys;  // the client's half
   ServiceLaunch service;
   JobDirectory directory;  // traces go to logs/attempt-003/traces.txt
   std::int64_t max_steps = 0;

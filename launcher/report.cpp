@@ -57,14 +57,39 @@ json service_json(const service::StatusReply& status) {
                      {"step", rank.step()},
                      {"seconds_in_phase", rank.seconds_in_phase()}});
   }
-  return {{"pid", status.pid()},
-          {"snapshot", status.ready_step()},
-          {"checkpoint", status.durable_step()},
-          {"checkpoint_age_seconds", status.durable_age_seconds()},
-          {"storing", status.storing_step()},
-          {"waiting_for", status.waiting_for()},
-          {"arena_bytes", status.arena_bytes()},
-          {"ranks", std::move(ranks)}};
+  json refused = json::object();
+  for (const auto& [kind, count] : status.refused()) refused[kind] = count;
+  json object = {{"pid", status.pid()},
+                 {"host", status.host()},
+                 {"node", status.node_index()},
+                 {"nodes", status.node_count()},
+                 {"endpoint", status.endpoint()},
+                 {"snapshot", status.ready_step()},
+                 {"stored_part", status.stored_part_step()},
+                 {"checkpoint", status.durable_step()},
+                 {"checkpoint_age_seconds",
+                  status.durable_step() < 0 ? json(nullptr) : json(status.durable_age_seconds())},
+                 {"storing", status.storing_step()},
+                 {"uploading_bytes", status.uploading_bytes()},
+                 {"upload_bytes_per_second", status.upload_bytes_per_second()},
+                 {"storing_seconds", status.storing_seconds()},
+                 {"waiting_for", status.waiting_for()},
+                 {"arena_bytes", status.arena_bytes()},
+                 {"interval_seconds", status.interval_seconds()},
+                 {"interval_rule", status.interval_rule()},
+                 {"interval_reason", status.interval_reason()},
+                 {"refused", std::move(refused)},
+                 {"ranks", std::move(ranks)}};
+  object["notice"] = nullptr;
+  if (status.has_notice()) {
+    const service::NoticeStatus& notice = status.notice();
+    object["notice"] = {{"seconds_left", notice.seconds_left()},
+                        {"everyone", notice.everyone()},
+                        {"decision", notice.decision()},
+                        {"safe_step", notice.safe_step()},
+                        {"safe_before_seconds", notice.safe_before_seconds()}};
+  }
+  return object;
 }
 
 double median_speed(const std::vector<MetricRecord>& metrics) {

@@ -1,5 +1,6 @@
 // The screens of report.h. A fact a line; what went wrong stands above what it cost.
 #include <algorithm>
+#include <map>
 
 #include "launcher/format.h"
 #include "launcher/report.h"
@@ -114,6 +115,56 @@ void add_result(Screen& screen, const JobReport& report) {
   screen.line("state", "sha256 " + report.result->state_sha256);
 }
 
+// The last checkpoint, how old it is, and what keeps the next one waiting.
+void add_checkpoint(Screen& screen, const service::StatusReply& status) {
+  std::string text = status.durable_step() < 0
+                         ? "none yet"
+                         : fmt::format("step {}, {} old", status.durable_step(),
+                                       duration_text(status.durable_age_seconds()));
+  if (status.storing_step() >= 0) {
+    text += fmt::format("; step {} is being stored", status.storing_step());
+    if (status.uploading_bytes() > 0)
+      text += fmt::format(", {} so far", bytes_text(status.uploading_bytes()));
+  }
+  if (status.upload_bytes_per_second() > 0)
+    text += fmt::format("; {}/s",
+                        bytes_text(static_cast<std::int64_t>(status.upload_bytes_per_second())));
+  screen.line("checkpoint", text);
+  if (!status.waiting_for().empty()) screen.line("", "waits: " + status.waiting_for());
+  if (!status.interval_reason().empty()) screen.line("", status.interval_reason());
+}
+
+void add_node(Screen& screen, const service::StatusReply& status) {
+  std::string node = status.ready_step() < 0
+                         ? "no snapshot"
+                         : fmt::format("snapshot of step {}", status.ready_step());
+  if (status.stored_part_step() >= 0)
+    node += fmt::format(", part of step {} stored", status.stored_part_step());
+  if (status.arena_bytes() > 0)
+    node += fmt::format(", {} of memory", bytes_text(status.arena_bytes()));
+  if (!status.host().empty()) node += " on " + status.host();
+  screen.line(fmt::format("node {}", status.node_index()), node);
+  add_checkpoint(screen, status);
+  if (status.has_notice()) {
+    const service::NoticeStatus& notice = status.notice();
+    const std::string when =
+        notice.seconds_left() >= 0
+            ? fmt::format("goes in {}", duration_text(notice.seconds_left()))
+            : fmt::format("was to go {} ago", duration_text(-notice.seconds_left()));
+    screen.line("notice", fmt::format("{}: {}", when, notice.decision()));
+    if (notice.safe_step() >= 0)
+      screen.line("", fmt::format("step {} was safe {} before", notice.safe_step(),
+                                  duration_text(notice.safe_before_seconds())));
+  }
+  if (!status.refused().empty()) {
+    std::string kinds;
+    for (const auto& [kind, count] :
+         std::map<std::string, std::int64_t>(status.refused().begin(), status.refused().end()))
+      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", count, kind);
+    screen.line("refused", kinds);
+  }
+}
+
 }  // namespace
 
 std::string attempt_text(const supervisor::AttemptEnd& end) {
@@ -166,17 +217,7 @@ std::string status_screen(const JobReport& report, bool color) {
     screen.line("supervisor", fmt::format("process {}", report.supervisor_pid));
   if (report.service) {
     const service::StatusReply& status = *report.service;
-    std::string copies = status.ready_step() < 0
-                             ? "no snapshot"
-                             : fmt::format("snapshot of step {}", status.ready_step());
-    copies += status.durable_step() < 0
-                  ? ", no checkpoint yet"
-                  : fmt::format(", checkpoint of step {}, {} old", status.durable_step(),
-                                duration_text(status.durable_age_seconds()));
-    if (status.storing_step() >= 0)
-      copies += fmt::format(", step {} is being stored", status.storing_step());
-    screen.line("state", copies);
-    if (!status.waiting_for().empty()) screen.line("service", status.waiting_for());
+    add_node(screen, status);
     for (const auto& rank : status.ranks()) {
       const std::string life = rank.alive() ? ""
                                : rank.exit_code() >= 0

@@ -220,8 +220,56 @@ TEST(Status, ShowsWhereEachRankIs) {
   rank->set_phase("reduction");
   rank->set_seconds_in_phase(0.25);
   const std::string screen = status_screen(report, false);
-  EXPECT_THAT(screen, HasSubstr("snapshot of step 151, checkpoint of step 120, 40.0 s old"));
+  EXPECT_THAT(screen, HasSubstr("node 0        snapshot of step 151\n"));
+  EXPECT_THAT(screen, HasSubstr("checkpoint    step 120, 40.0 s old\n"));
   EXPECT_THAT(screen, HasSubstr("rank 1        step 152, reduction for 0.25 s"));
+}
+
+TEST(Status, ShowsHowOldTheLastCheckpointIsAndWhatKeepsTheNextOneWaiting) {
+  JobReport report = make_report(journal(), metrics(), "/jobs/a", Step{300});
+  service::StatusReply& status = report.service.emplace();
+  status.set_node_index(1);
+  status.set_node_count(2);
+  status.set_host("b");
+  status.set_ready_step(217);
+  status.set_stored_part_step(200);
+  status.set_arena_bytes(3 << 20);
+  status.set_durable_step(200);
+  status.set_durable_age_seconds(420);
+  status.set_storing_step(217);
+  status.set_uploading_bytes(1 << 20);
+  status.set_upload_bytes_per_second(2 << 20);
+  status.set_waiting_for("file:///x: No space left on device");
+  status.set_interval_seconds(300);
+  status.set_interval_rule("ceiling");
+  status.set_interval_reason("every 5 min, as checkpoint.interval says");
+  (*status.mutable_refused())["stranger"] = 3;
+  (*status.mutable_refused())["key"] = 1;
+  service::NoticeStatus& notice = *status.mutable_notice();
+  notice.set_seconds_left(12);
+  notice.set_decision("step 217 goes to the store now");
+  notice.set_safe_step(200);
+  notice.set_safe_before_seconds(3);
+  const std::string screen = status_screen(report, false);
+  EXPECT_THAT(screen,
+              HasSubstr("  node 1        snapshot of step 217, part of step 200 stored, 3.0 "
+                        "MiB of memory on b\n"));
+  EXPECT_THAT(
+      screen,
+      HasSubstr("  checkpoint    step 200, 7 min 0 s old; step 217 is being stored, 1.0 MiB "
+                "so far; 2.0 MiB/s\n"
+                "                waits: file:///x: No space left on device\n"
+                "                every 5 min, as checkpoint.interval says\n"));
+  EXPECT_THAT(screen, HasSubstr("  notice        goes in 12.0 s: step 217 goes to the store now\n"
+                                "                step 200 was safe 3.00 s before\n"));
+  EXPECT_THAT(screen, HasSubstr("  refused       1 key, 3 stranger\n"));
+  const nlohmann::json node = to_json(report)["service"];
+  EXPECT_EQ(node["checkpoint_age_seconds"], 420);
+  EXPECT_EQ(node["interval_rule"], "ceiling");
+  EXPECT_EQ(node["refused"]["stranger"], 3);
+  EXPECT_EQ(node["notice"]["safe_step"], 200);
+  status.set_durable_step(-1);
+  EXPECT_TRUE(to_json(report)["service"]["checkpoint_age_seconds"].is_null());
 }
 
 TEST(Needs, ListMemoryByKind) {

@@ -172,7 +172,7 @@ Status Filler::spread(const Candidate& candidate, int holder) {
   if (all && communicator_.rank() == 0) {
     const double took = seconds(now() - begun);
     const std::string source =
-        holder >= 0 ? fmt::format("the memory of node {}", holder) : "parts from the store";
+        holder >= 0 ? fmt::format("the memory of node {}", holder) : "parts read from the store";
     spdlog::info("{} nodes filled from {}: {:.1f} MB in {:.3f} s",
                  gather.ring.size() - (holder >= 0 ? 1 : 0), source,
                  static_cast<double>(arena_.spec().state_bytes) / 1e6, took);

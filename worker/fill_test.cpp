@@ -41,11 +41,13 @@ class FakeCopies final : public NodeCopies {
  public:
   FakeCopies(Arena& arena, FakeStore& store) : arena_(arena), store_(store) {}
   bool store_is_bad = false;
+  bool is_away = false;  // the service does not answer
   // A bit flips right after the nth look at it (from 1); another look puts it back.
   int flips_after = 0;
   bool flips_back = false;
 
   Result<Held> verified(const Candidate& candidate) override {
+    if (is_away) return error(Code::kRetry, "no answer");
     ++looks_;
     for (int slot = 0; slot < kSlots; ++slot) {
       const SlotInfo info = arena_.slot(slot);
@@ -247,6 +249,15 @@ TEST_F(FillTest, AGoodCopyIsNotGivenUpBecauseItArrivesDamaged) {
   ASSERT_TRUE(arena(0).newest_ready());
   EXPECT_TRUE(arena(0).verify(*arena(0).newest_ready()));
   expect_everywhere(fill(Candidate::Source::kArena), kStep * 10);
+}
+
+TEST_F(FillTest, AServiceThatDoesNotAnswerSaysNothingAboutItsCopy) {
+  make(2);
+  give(0);
+  give(1);
+  copies(1).is_away = true;
+  expect_everywhere_fails(fill(Candidate::Source::kArena), Code::kRetry);
+  EXPECT_TRUE(arena(1).newest_ready());
 }
 
 TEST_F(FillTest, ANodeThatIsLostMeanwhileIsNamed) {

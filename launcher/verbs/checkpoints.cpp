@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/export.h"
 #include "checkpoint/key_file.h"
+#include "checkpoint/service_history.h"
 #include "launcher/format.h"
 #include "launcher/verbs/verbs.h"
 
@@ -26,19 +29,50 @@ std::string_view text_of(StepState state) {
   return "unknown";
 }
 
+// What the services that wrote it remember of a checkpoint.
+struct Known {
+  bool verified = false;
+  double seconds = 0;  // the slowest node's; 0: not known
+  int workers = 0;
+};
+using KnownCheckpoints = std::map<std::pair<Step, Attempt>, Known>;
+
 struct Context {
   const CheckpointsArguments& arguments;
   const FoundJob& found;
   CheckpointStore& store;
   std::string url;
   Control control;
+  KnownCheckpoints known;
 };
 
 std::string_view text_of(const StepEntry& entry) {
   return entry.locked ? "locked" : text_of(entry.inventory.state);
 }
 
-json entry_json(const StepEntry& entry) {
+KnownCheckpoints read_known(const std::filesystem::path& folder) {
+  KnownCheckpoints known;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const auto history = read_service_history(entry.path());
+    if (!history) continue;
+    for (const StoredCheckpoint& stored : history->checkpoints) {
+      Known& checkpoint = known[{stored.step, stored.attempt}];
+      checkpoint.verified = true;
+      checkpoint.seconds = std::max(checkpoint.seconds, stored.seconds);
+      checkpoint.workers += stored.workers;
+    }
+  }
+  return known;
+}
+
+Known known_of(const KnownCheckpoints& known, const StepEntry& entry) {
+  const auto found = known.find({entry.inventory.step, entry.inventory.attempt});
+  const bool whole = entry.inventory.state == StepState::kWhole;
+  return whole && found != known.end() ? found->second : Known{};
+}
+
+json entry_json(const StepEntry& entry, const Known& known) {
   json object = {{"step", entry.inventory.step.value},
                  {"state", text_of(entry)},
                  {"bytes", entry.bytes},
@@ -49,29 +83,41 @@ json entry_json(const StepEntry& entry) {
     if (!entry.locked) object["digest"] = entry.manifest->state_digest.hex();
     if (entry.manifest->is_encrypted()) object["key_id"] = entry.manifest->key_id;
   }
+  object["read_back"] = known.verified;
+  if (known.workers > 0) object["workers"] = known.workers;
+  if (known.seconds > 0) object["seconds"] = known.seconds;
   if (!entry.reason.empty()) object["reason"] = entry.reason;
   return object;
 }
 
-int list(Context& context, const std::vector<StepEntry>& entries) {
+int list(Context& context, std::vector<StepEntry> entries) {
+  // Newest first already; what was read back comes before what never was.
+  std::stable_partition(entries.begin(), entries.end(), [&](const StepEntry& entry) {
+    return known_of(context.known, entry).verified;
+  });
   if (context.arguments.json) {
     json all = json::array();
-    for (const StepEntry& entry : entries) all.push_back(entry_json(entry));
+    for (const StepEntry& entry : entries)
+      all.push_back(entry_json(entry, known_of(context.known, entry)));
     std::printf("%s\n", json{{"checkpoints", all}}.dump().c_str());
     return kExitOk;
   }
-  std::printf("%12s  %-11s  %7s  %10s  %12s  %s\n", "step", "state", "attempt", "size", "age",
-              "digest");
+  fmt::print("{:>12}  {:<11}  {:>7}  {:>10}  {:>5}  {:>7}  {:>10}  {:>12}  {}\n", "step", "state",
+             "attempt", "size", "nodes", "workers", "took", "age", "digest");
   for (const StepEntry& entry : entries) {
-    const std::string attempt =
-        entry.manifest ? fmt::format("{}", entry.manifest->identity.attempt) : "-";
-    const std::string what =
-        entry.manifest && !entry.locked ? entry.manifest->state_digest.hex() : entry.reason;
-    std::printf(
-        "%12lld  %-11s  %7s  %10s  %12s  %s\n", static_cast<long long>(entry.inventory.step.value),
-        std::string(text_of(entry)).c_str(), attempt.c_str(), bytes_text(entry.bytes).c_str(),
-        duration_text(seconds(entry.age)).c_str(), what.c_str());
+    const Known known = known_of(context.known, entry);
+    const auto or_dash = [](bool there, const std::string& text) { return there ? text : "-"; };
+    const bool readable = entry.manifest.has_value();
+    fmt::print(
+        "{:>12}  {:<11}  {:>7}  {:>10}  {:>5}  {:>7}  {:>10}  {:>12}  {}\n", entry.inventory.step,
+        known.verified && !entry.locked ? "verified" : text_of(entry),
+        or_dash(readable, fmt::format("{}", entry.inventory.attempt)), bytes_text(entry.bytes),
+        or_dash(readable, fmt::format("{}", readable ? entry.manifest->parts.size() : 0)),
+        or_dash(known.workers > 0, fmt::format("{}", known.workers)),
+        or_dash(known.seconds > 0, duration_text(known.seconds)), duration_text(seconds(entry.age)),
+        readable && !entry.locked ? entry.manifest->state_digest.hex() : entry.reason);
   }
+  std::fflush(stdout);
   return kExitOk;
 }
 
@@ -82,7 +128,7 @@ int verify(Context& context, const std::vector<StepEntry>& entries) {
     const Step step = entry.inventory.step;
     auto verified = context.store.verify(step, context.control);
     good = good && verified;
-    json object = entry_json(entry);
+    json object = entry_json(entry, known_of(context.known, entry));
     object["verified"] = verified.has_value();
     if (!verified) object["reason"] = verified.error().message;
     all.push_back(object);
@@ -149,7 +195,8 @@ int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& o
   if (!keys && arguments.action != Action::kList && arguments.action != Action::kRemove)
     return complain(keys.error());
   CheckpointStore checkpoints(**store, found->id, keys ? *keys : nullptr);
-  Context context{arguments, *found, checkpoints, (*store)->url(), {}};
+  Context context{arguments,       *found, checkpoints,
+                  (*store)->url(), {},     read_known(found->directory.service_history())};
   auto all = checkpoints.list(context.control);
   if (!all) return complain(all.error());
   std::vector<StepEntry> entries = std::move(*all);

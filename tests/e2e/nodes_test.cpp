@@ -151,6 +151,14 @@ class Nodes : public testing::Test {
     }
     return newest;
   }
+  // Programs of the job and of MPI, and what they keep in memory and in /tmp.
+  [[nodiscard]] std::string left_on(int host) {
+    const auto looked = cluster_->host(host).run(
+        {"sh", "-c",
+         "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-n|surefoot-w|orted|sshd';"
+         "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null; true"});
+    return looked.exit_code == 0 ? looked.output : "cannot look: " + looked.output;
+  }
   [[nodiscard]] std::string node_log() const {
     auto text = read_file(sandbox_.directory() / "logs" / "node.log");
     return text ? *text : "";
@@ -160,9 +168,12 @@ class Nodes : public testing::Test {
   std::unique_ptr<cluster::Cluster> cluster_;
 };
 
-TEST_F(Nodes, ThreeMachinesGiveTheBitsOfOneWorkerAlone) {
+TEST_F(Nodes, ThreeMachinesGiveTheBitsOfOneWorkerAloneAndNothingIsLeftOnThem) {
   expect_same_bits(run({{0, 1, 2}, 2}));
   expect_no_step_lost();
+  // Services that are on their own linger for some seconds.
+  for (int host = 0; host < 3; ++host)
+    EXPECT_TRUE(eventually([&] { return left_on(host).empty(); }, 30s)) << left_on(host);
 }
 
 TEST_F(Nodes, AfterAMachineIsLostTheOthersAndAFreshOneGoOnFromTheNewestFinishedStep) {
