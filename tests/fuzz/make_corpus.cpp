@@ -99,6 +99,37 @@ void add_messages(const Corpus& corpus) {
   add("reply", reply);
 }
 
+void add_s3(const Corpus& corpus) {
+  corpus.add(
+      "s3_reply", "list",
+      "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+      "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken><Contents>"
+      "<Key>a%2Fb</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>7</Size>"
+      "</Contents></ListBucketResult>");
+  corpus.add(
+      "s3_reply", "error",
+      "<Error><Code>SlowDown</Code><Message>Please &amp; wait</Message><Region>r</Region></Error>");
+  corpus.add(
+      "s3_reply", "initiated",
+      "<InitiateMultipartUploadResult><UploadId>u-1</UploadId></InitiateMultipartUploadResult>");
+  corpus.add(
+      "s3_reply", "uploads",
+      "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker>"
+      "<NextUploadIdMarker>i</NextUploadIdMarker><Upload><Key>a</Key><UploadId>u</UploadId>"
+      "<Initiated>2013-05-24T00:00:00.000Z</Initiated></Upload></ListMultipartUploadsResult>");
+  corpus.add(
+      "s3_reply", "parts",
+      "<ListPartsResult><Part><PartNumber>1</PartNumber><LastModified>2013-05-24T00:00:00.000Z"
+      "</LastModified></Part></ListPartsResult>");
+  corpus.add("s3_credentials", "file",
+             "# a comment\n[default]\naws_access_key_id = KEY\naws_secret_access_key = SECRET\n"
+             "[other]\naws_access_key_id=K\naws_secret_access_key=SECRET\naws_session_token=T\n");
+  corpus.add("s3_credentials", "half", "[default]\naws_secret_access_key = SECRET\n");
+  corpus.add("s3_credentials", "role",
+             R"({"Code":"Success","AccessKeyId":"K","SecretAccessKey":"SECRET","Token":"T",)"
+             R"("Expiration":"2030-01-01T00:00:00Z"})");
+}
+
 void add_edits(const Corpus& corpus) {
   const auto add = [&](const std::string& name, std::initializer_list<int> bytes) {
     std::string text;
@@ -126,5 +157,6 @@ int main(int count, char** arguments) {
   surefoot::testing::add_formats(corpus);
   surefoot::testing::add_messages(corpus);
   surefoot::testing::add_edits(corpus);
+  surefoot::testing::add_s3(corpus);
   return 0;
 }

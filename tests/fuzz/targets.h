@@ -15,6 +15,8 @@ void service_message(std::string_view bytes);  // requests and replies of the se
 void layout(std::string_view bytes);           // the state's layout as JSON
 void part_header(std::string_view bytes);      // as it is, and behind a length that fits
 void manifest(std::string_view bytes);         // as it is, and with a digest that fits
+void s3_reply(std::string_view bytes);         // XML of an S3 service
+void s3_credentials(std::string_view bytes);   // the shared file, and the JSON of a role
 // Bytes are edits of a valid encrypted checkpoint, all unkeyed digests made anew: whatever differs
 // must be refused.
 void sealed_checkpoint(std::string_view bytes);
@@ -29,6 +31,8 @@ inline constexpr std::array kTargets = {
     Target{"part_header", part_header},
     Target{"manifest", manifest},
     Target{"sealed_checkpoint", sealed_checkpoint},
+    Target{"s3_reply", s3_reply},
+    Target{"s3_credentials", s3_credentials},
 };
 
 }  // namespace surefoot::fuzz
