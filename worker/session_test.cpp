@@ -78,7 +78,12 @@ class SessionTest : public ::testing::Test {
     request.numerics_id = "test";
     request.host = std::to_string(number);
     auto session = join(communicator, request, now() + kPatience);
-    if (!session) return {{"error", session.error().message}};
+    if (!session)
+      return {{"error", session.error().message},
+              {"attempt", -1},
+              {"step", -1},
+              {"samples", -1},
+              {"good", false}};
     json said = {
         {"attempt", session->attempt.value},
         {"step", session->step.value},
