@@ -51,8 +51,9 @@ Result<StoreUrl> parse_store_url(std::string_view to) {
     url.bucket = to.substr(0, slash);
     url.prefix = to.substr(std::min(slash + 1, to.size()));
     if (!is_bucket(url.bucket))
-      return error(Code::kInvalid,
-                   "allowed after s3:// is a bucket's name: 3 to 63 letters, digits, '.', '-', '_'");
+      return error(
+          Code::kInvalid,
+          "allowed after s3:// is a bucket's name: 3 to 63 letters, digits, '.', '-', '_'");
     if (!is_prefix(url.prefix))
       return error(Code::kInvalid,
                    "allowed after the bucket are names of printable ASCII without spaces, with '/' "
@@ -65,8 +66,7 @@ Result<StoreUrl> parse_store_url(std::string_view to) {
     to = {};
   }
   if (to.empty())
-    return error(Code::kInvalid,
-                 "allowed is a folder, file:// before one, or s3://BUCKET/PREFIX");
+    return error(Code::kInvalid, "allowed is a folder, file:// before one, or s3://BUCKET/PREFIX");
   url.folder = to;
   return url;
 }
@@ -104,8 +104,7 @@ Result<Endpoint> parse_endpoint(std::string_view url) {
 }
 
 bool is_ip(std::string_view host) {
-  return host.starts_with('[') ||
-         host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host.starts_with('[') || host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
 bool is_loopback(const Endpoint& endpoint) {

@@ -30,8 +30,8 @@ TEST(StoreUrl, RefusesWhatNamesNoPlace) {
 
 TEST(Endpoint, RefusesWhatIsNone) {
   for (const char* wrong :
-       {"", "ftp://a", "s3.example.com", "https://", "https://a/b", "https://u@a", "https://a:",
-        "https://a:x", "https://a:70000", "https://a b", "http://[::1"})
+       {"", "ftp://a", "s3.example.com", "https://", "https://a/b", "https://u@a",
+        "https://a:", "https://a:x", "https://a:70000", "https://a b", "http://[::1"})
     EXPECT_FALSE(parse_endpoint(wrong)) << wrong;
   EXPECT_EQ(parse_endpoint("https://s3.example.com:444/")->authority(), "s3.example.com:444");
   EXPECT_TRUE(is_loopback(*parse_endpoint("http://127.0.0.1:1")));

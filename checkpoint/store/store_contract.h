@@ -30,8 +30,8 @@ struct StoreFixture {
   std::string name;
   std::function<std::unique_ptr<StorePlace>()> make;
   bool threads = true;  // two stores of one place may be used by two threads
-  // Of writers whose puts overlap one is told that it won. Where not, several may be, and the object
-  // of one of those stands.
+  // Of writers whose puts overlap one is told that it won. Where not, several may be, and the
+  // object of one of those stands.
   bool one_winner = true;
 };
 

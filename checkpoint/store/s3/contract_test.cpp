@@ -45,13 +45,12 @@ const auto* const kServers = ::testing::AddGlobalTestEnvironment(new Servers);
 
 INSTANTIATE_TEST_SUITE_P(
     S3, StoreContract,
-    ::testing::Values(
-        StoreFixture{.name = "SeaweedFS",
-                     .make = [] { return std::make_unique<S3Place>(*seaweedfs); }},
-        // Ignores If-None-Match.
-        StoreFixture{.name = "Rclone",
-                     .make = [] { return std::make_unique<S3Place>(*rclone); },
-                     .one_winner = false}),
+    ::testing::Values(StoreFixture{.name = "SeaweedFS",
+                                   .make = [] { return std::make_unique<S3Place>(*seaweedfs); }},
+                      // Ignores If-None-Match.
+                      StoreFixture{.name = "Rclone",
+                                   .make = [] { return std::make_unique<S3Place>(*rclone); },
+                                   .one_winner = false}),
     [](const auto& info) { return info.param.name; });
 
 TEST(S3Store, FindsOutWhetherAServiceHonoursPutIfAbsent) {

@@ -63,9 +63,9 @@ Status Reader::check(const std::string& key, std::int64_t offset, std::size_t as
   const auto header = answer.headers.find("content-range");
   const ContentRange range =
       parse_content_range(header == answer.headers.end() ? "" : header->second);
-  // A service that ignores Range sends the whole object; one that honours it may say 200 all the same.
-  const bool whole =
-      header == answer.headers.end() && answer.status == 200 && offset == 0;
+  // A service that ignores Range sends the whole object; one that honours it may say 200 all the
+  // same.
+  const bool whole = header == answer.headers.end() && answer.status == 200 && offset == 0;
   if (!whole && (range.first != offset || range.last - range.first + 1 != received ||
                  range.total <= range.last)) {
     return error(Code::kRetry,

@@ -63,7 +63,8 @@ class Bench {
       const std::string name = "object-" + std::to_string(round);
       const bool ours_first = round % 2 == 0;
       if (ours_first) up_ours_.push_back(seconds_of([&] { upload(name); }));
-      up_theirs_.push_back(seconds_of([&] { copy(file_, "theirs:surefoot/bench/theirs/" + name); }));
+      up_theirs_.push_back(
+          seconds_of([&] { copy(file_, "theirs:surefoot/bench/theirs/" + name); }));
       if (!ours_first) up_ours_.push_back(seconds_of([&] { upload(name); }));
       if (ours_first) down_ours_.push_back(seconds_of([&] { download(name); }));
       down_theirs_.push_back(
@@ -87,7 +88,8 @@ class Bench {
     const Fd fd(::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     for (std::int64_t i = 0; i < options_.mib; ++i) {
       for (std::uint64_t& word : block) word = random();
-      if (::write(fd.get(), block.data(), 1 << 20) != 1 << 20) fail("cannot write " + file_.string());
+      if (::write(fd.get(), block.data(), 1 << 20) != 1 << 20)
+        fail("cannot write " + file_.string());
     }
   }
   void upload(const std::string& name) {
@@ -101,7 +103,8 @@ class Bench {
     check(store_->put_if_absent(name, bytes_, source, Time::max()));
   }
   void download(const std::string& name) {
-    const Fd fd(::open((folder_ / "ours-back").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    const Fd fd(
+        ::open((folder_ / "ours-back").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     std::vector<std::byte> piece(kMaxPieceBytes);
     for (std::int64_t at = 0; at < bytes_; at += static_cast<std::int64_t>(piece.size())) {
       check(store_->read(name, at, piece, Time::max()));
@@ -110,25 +113,27 @@ class Bench {
     }
   }
   void copy(const std::string& from, const std::string& to) {
-    ChildProcess child({python_program("rclone"), "copyto", from, to, "--config",
-                        (folder_ / "rclone.conf").string()},
-                       {"HOME=" + folder_.string(), "RCLONE_CONFIG_THEIRS_TYPE=s3",
-                        "RCLONE_CONFIG_THEIRS_PROVIDER=SeaweedFS",
-                        "RCLONE_CONFIG_THEIRS_ENV_AUTH=true",
-                        "RCLONE_CONFIG_THEIRS_ENDPOINT=" + server_.endpoint(),
-                        std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
-                        std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
-                       folder_ / "rclone.log");
+    ChildProcess child(
+        {python_program("rclone"), "copyto", from, to, "--config",
+         (folder_ / "rclone.conf").string()},
+        {"HOME=" + folder_.string(), "RCLONE_CONFIG_THEIRS_TYPE=s3",
+         "RCLONE_CONFIG_THEIRS_PROVIDER=SeaweedFS", "RCLONE_CONFIG_THEIRS_ENV_AUTH=true",
+         "RCLONE_CONFIG_THEIRS_ENDPOINT=" + server_.endpoint(),
+         std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
+         std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
+        folder_ / "rclone.log");
     if (child.wait() != 0) fail("rclone failed:\n" + read_file(folder_ / "rclone.log").value());
   }
   void print(const char* what, std::vector<double> ours, std::vector<double> theirs) const {
     std::sort(ours.begin(), ours.end());
     std::sort(theirs.begin(), theirs.end());
     const auto rate = [&](double s) { return static_cast<double>(bytes_) / 1e6 / s; };
-    std::printf("%-8s best %4.0f MB/s, rclone %4.0f, ratio %.2f   median %4.0f MB/s, rclone %4.0f, ratio %.2f\n",
-                what, rate(ours.front()), rate(theirs.front()), theirs.front() / ours.front(),
-                rate(ours[ours.size() / 2]), rate(theirs[theirs.size() / 2]),
-                theirs[theirs.size() / 2] / ours[ours.size() / 2]);
+    std::printf(
+        "%-8s best %4.0f MB/s, rclone %4.0f, ratio %.2f   median %4.0f MB/s, rclone %4.0f, ratio "
+        "%.2f\n",
+        what, rate(ours.front()), rate(theirs.front()), theirs.front() / ours.front(),
+        rate(ours[ours.size() / 2]), rate(theirs[theirs.size() / 2]),
+        theirs[theirs.size() / 2] / ours[ours.size() / 2]);
   }
 
   BenchOptions options_;

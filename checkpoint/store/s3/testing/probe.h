@@ -15,8 +15,9 @@ inline Client test_client(const S3Server& server) {
   ClientOptions client_options = options.client;
   client_options.region = options.region;
   client_options.http.direct = true;
-  return {Address::make(options.endpoint, options.region, options.bucket, PathStyle::kAlways).value(),
-          client_options};
+  return {
+      Address::make(options.endpoint, options.region, options.bucket, PathStyle::kAlways).value(),
+      client_options};
 }
 
 // Names with an upload that is neither completed nor aborted.

@@ -95,9 +95,9 @@ void FaultProxy::clear() {
 
 int FaultProxy::seen(const std::string& match) {
   const std::lock_guard lock(mutex_);
-  return static_cast<int>(std::count_if(
-      lines_.begin(), lines_.end(),
-      [&](const std::string& line) { return line.find(match) != std::string::npos; }));
+  return static_cast<int>(std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) {
+    return line.find(match) != std::string::npos;
+  }));
 }
 
 bool FaultProxy::take(const std::string& line, Fault& fault) {
@@ -118,7 +118,8 @@ void FaultProxy::accept_all() {
     if (!is_ready(listener_.get(), POLLIN)) continue;
     Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (client)
-      threads_.emplace_back([this, client = std::move(client)]() mutable { serve(std::move(client)); });
+      threads_.emplace_back(
+          [this, client = std::move(client)]() mutable { serve(std::move(client)); });
   }
 }
 
@@ -172,7 +173,8 @@ void FaultProxy::answer(int client, const Fault& fault, std::int64_t body_left) 
   const std::string body =
       fault.code.empty()
           ? ""
-          : fmt::format("<Error><Code>{}</Code><Message>by the proxy</Message></Error>", fault.code);
+          : fmt::format("<Error><Code>{}</Code><Message>by the proxy</Message></Error>",
+                        fault.code);
   const time_t time = ::time(nullptr);
   tm parts{};
   ::gmtime_r(&time, &parts);
@@ -198,10 +200,9 @@ void FaultProxy::pump(Connection& connection) {
   const bool cuts = connection.is(Kind::kCutRequest) || connection.is(Kind::kCutAnswer) ||
                     connection.is(Kind::kStall);
   const auto pass = [&](Fd& from, Fd& to, std::int64_t limit) -> ssize_t {
-    const auto most =
-        cuts ? static_cast<std::size_t>(
-                   std::clamp<std::int64_t>(limit, 1, static_cast<std::int64_t>(block.size())))
-             : block.size();
+    const auto most = cuts ? static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                 limit, 1, static_cast<std::int64_t>(block.size())))
+                           : block.size();
     const ssize_t got = ::recv(from.get(), block.data(), most, 0);
     if (got <= 0) return got;
     for (ssize_t sent = 0; sent < got;) {
@@ -222,7 +223,8 @@ void FaultProxy::pump(Connection& connection) {
     if (connection.is(Kind::kCutAnswer) && connection.answered >= amount)
       return reset(connection.client);
     if (connection.is(Kind::kThrottle) &&
-        static_cast<double>(passed) > seconds(now() - connection.begun) * static_cast<double>(amount)) {
+        static_cast<double>(passed) >
+            seconds(now() - connection.begun) * static_cast<double>(amount)) {
       const timespec pause{0, 1'000'000};
       ::nanosleep(&pause, nullptr);
       continue;

@@ -1,8 +1,8 @@
 // A TCP proxy before an S3 service that does to requests what networks and busy services do.
 //
 // Fault model: of each request (one a connection) whose first line holds `match`, the first fault
-// that fits and has `times` left happens; a request without a fault passes unchanged. Threads of its
-// own; what is in progress ends with the object.
+// that fits and has `times` left happens; a request without a fault passes unchanged. Threads of
+// its own; what is in progress ends with the object.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@ namespace surefoot::s3 {
 
 struct Fault {
   enum class Kind {
-    kAnswer,       // answered `status` and `code` by the proxy itself
-    kCutRequest,   // reset after `amount` bytes of the request's body
-    kCutAnswer,    // reset after `amount` bytes of the answer
-    kLoseAnswer,   // the service does it; reset when it answers
-    kStall,        // nothing moves any more after `amount` bytes of the request's body
-    kBlackHole,    // taken, never answered
-    kThrottle,     // `amount` bytes a second
-    kDelay,        // passed on after `amount` milliseconds
+    kAnswer,      // answered `status` and `code` by the proxy itself
+    kCutRequest,  // reset after `amount` bytes of the request's body
+    kCutAnswer,   // reset after `amount` bytes of the answer
+    kLoseAnswer,  // the service does it; reset when it answers
+    kStall,       // nothing moves any more after `amount` bytes of the request's body
+    kBlackHole,   // taken, never answered
+    kThrottle,    // `amount` bytes a second
+    kDelay,       // passed on after `amount` milliseconds
   } kind;
   std::string match;
   int times = 1;
