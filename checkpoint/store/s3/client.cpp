@@ -9,11 +9,6 @@
 namespace surefoot::s3 {
 namespace {
 
-std::string header_of(const HttpAnswer& answer, const char* name) {
-  const auto found = answer.headers.find(name);
-  return found == answer.headers.end() ? "" : found->second;
-}
-
 Outcome::End end_of(HttpAnswer::End end) {
   switch (end) {
     case HttpAnswer::End::kAnswered:
@@ -36,10 +31,10 @@ Outcome::End end_of(HttpAnswer::End end) {
 // its own.
 bool got_other_bytes(const Request& request, const HttpAnswer& answer) {
   if (request.etag.empty()) return false;
-  const std::string encryption = header_of(answer, "x-amz-server-side-encryption");
+  const std::string encryption = answer.header("x-amz-server-side-encryption");
   const bool is_md5 = (encryption.empty() || encryption == "AES256") &&
-                      header_of(answer, "x-amz-server-side-encryption-customer-algorithm").empty();
-  std::string etag = header_of(answer, "etag");
+                      answer.header("x-amz-server-side-encryption-customer-algorithm").empty();
+  std::string etag = answer.header("etag");
   std::erase(etag, '"');
   return is_md5 && etag.size() == request.etag.size() && etag != request.etag;
 }
@@ -58,10 +53,10 @@ Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
     outcome.code = good && reply.code.empty() ? "InternalError" : std::move(reply.code);
     outcome.message = std::move(reply.message);
     outcome.region = std::move(reply.region);
-    if (outcome.region.empty()) outcome.region = header_of(answer, "x-amz-bucket-region");
+    if (outcome.region.empty()) outcome.region = answer.header("x-amz-bucket-region");
     if (outcome.code != "AuthorizationHeaderMalformed" && answer.status / 100 != 3)
       outcome.region.clear();
-    const std::string pause = header_of(answer, "retry-after");
+    const std::string pause = answer.header("retry-after");
     if (!pause.empty() && pause.size() < 6 &&
         pause.find_first_not_of("0123456789") == std::string::npos)
       outcome.retry_after = std::chrono::seconds(std::min(std::stol(pause), kLongestPause_s));
@@ -185,7 +180,7 @@ void Client::settle(Id id, Call& call, const Outcome& outcome, HttpAnswer answer
       break;
     case Decision::What::kSetClock: {
       call.tries.clock_set = true;
-      const std::int64_t theirs_s = parse_http_date(header_of(answer, "date"));
+      const std::int64_t theirs_s = parse_http_date(answer.header("date"));
       if (theirs_s > 0) clock_offset_s_ += theirs_s - now_s();
       break;
     }

@@ -45,6 +45,12 @@ struct HttpAnswer {
   std::string text;                            // kMaxReplyBytes at most
   std::size_t received = 0;                    // bytes put into `into`
   std::string problem;                         // in words, where `end` is not kAnswered
+
+  // Empty: there is none of that name.
+  [[nodiscard]] std::string header(const std::string& name) const {
+    const auto found = headers.find(name);
+    return found == headers.end() ? "" : found->second;
+  }
 };
 
 // Of a Date header, seconds since 1970; -1: it is none.

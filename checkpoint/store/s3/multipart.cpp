@@ -23,11 +23,6 @@ std::int64_t part_bytes_for(std::int64_t bytes, std::int64_t wanted) {
   return std::max(wanted, (least + kMiB - 1) / kMiB * kMiB);
 }
 
-std::string header_of(const HttpAnswer& answer, const char* name) {
-  const auto found = answer.headers.find(name);
-  return found == answer.headers.end() ? "" : found->second;
-}
-
 // Cuts a source into parts, whatever its pieces are.
 class PartCutter {
  public:
@@ -131,7 +126,7 @@ Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
       status = finished.answer.error();
     } else {
       std::string& etag = etags[static_cast<std::size_t>(done->number - 1)];
-      etag = header_of(*finished.answer, "etag");
+      etag = finished.answer->header("etag");
       if (etag.empty())
         status = error(Code::kInvalid, "cannot write s3://{}/{}: a part was given no ETag",
                        options_.bucket, key);
@@ -211,8 +206,7 @@ Result<bool> S3Store::honours_complete(Time deadline) {
     abort(probe, upload, deadline);
     return part.answer.error();
   }
-  const Finished second =
-      complete(probe, upload, {header_of(*part.answer, "etag")}, true, deadline);
+  const Finished second = complete(probe, upload, {part.answer->header("etag")}, true, deadline);
   const bool honoured = !second.answer && second.answer.error().code == Code::kExists;
   if (!second.answer) abort(probe, upload, deadline);
   (void)client_.perform(request("DELETE", probe, "remove", deadline));
@@ -234,7 +228,7 @@ Result<bool> S3Store::is_untouched(const std::string& key, const std::string& up
   const Finished finished = client_.perform(std::move(parts));
   if (!finished.answer) return finished.answer.error();
   SUREFOOT_ASSIGN(const std::int64_t newest_s, parse_newest_part(finished.answer->text));
-  const std::int64_t now_s = parse_http_date(header_of(*finished.answer, "date"));
+  const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
   return now_s >= 0 && std::chrono::seconds(now_s - newest_s) >= options_.orphan_age;
 }
 
@@ -252,7 +246,7 @@ Result<S3Store::Uploads> S3Store::orphans(const std::string& key_prefix, bool of
     const Finished finished = client_.perform(std::move(list));
     if (!finished.answer) return finished.answer.error();
     SUREFOOT_ASSIGN(page, parse_uploads(finished.answer->text));
-    const std::int64_t now_s = parse_http_date(header_of(*finished.answer, "date"));
+    const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
     for (const ListedUpload& upload : page.uploads) {
       if (!upload.key.starts_with(key_prefix)) continue;
       const auto age = std::chrono::seconds(now_s < 0 ? 0 : now_s - upload.initiated_s);

@@ -60,12 +60,11 @@ Status Reader::check(const std::string& key, std::int64_t offset, std::size_t as
   }
   const HttpAnswer& answer = *finished.answer;
   const auto received = static_cast<std::int64_t>(answer.received);
-  const auto header = answer.headers.find("content-range");
-  const ContentRange range =
-      parse_content_range(header == answer.headers.end() ? "" : header->second);
+  const std::string header = answer.header("content-range");
+  const ContentRange range = parse_content_range(header);
   // A service that ignores Range sends the whole object; one that honours it may say 200 all the
   // same.
-  const bool whole = header == answer.headers.end() && answer.status == 200 && offset == 0;
+  const bool whole = header.empty() && answer.status == 200 && offset == 0;
   if (!whole && (range.first != offset || range.last - range.first + 1 != received ||
                  range.total <= range.last)) {
     return error(Code::kRetry,

@@ -14,11 +14,6 @@ namespace {
 constexpr int kMaxPages = 10000;
 constexpr std::string_view kPageSize = "1000";  // the most that S3 gives
 
-std::string header_of(const HttpAnswer& answer, const char* name) {
-  const auto found = answer.headers.find(name);
-  return found == answer.headers.end() ? "" : found->second;
-}
-
 // All of `source`, which has exactly `bytes`.
 Result<std::vector<std::byte>> take_all(const ByteSource& source, std::int64_t bytes) {
   std::vector<std::byte> content;
@@ -140,8 +135,8 @@ Result<S3Store::Standing> S3Store::look(const std::string& key, Time deadline) {
     if (finished.answer.error().code == Code::kNotFound) return Standing{};
     return finished.answer.error();
   }
-  return Standing{true, header_of(*finished.answer, "x-amz-meta-surefoot-write"),
-                  header_of(*finished.answer, "etag")};
+  return Standing{true, finished.answer->header("x-amz-meta-surefoot-write"),
+                  finished.answer->header("etag")};
 }
 
 Status S3Store::settle_put(const std::string& key, const std::string& write_id, bool conditional,
@@ -154,7 +149,7 @@ Status S3Store::settle_put(const std::string& key, const std::string& write_id, 
   // try of ours; or nobody knows.
   const auto standing = look(key, deadline);
   if (standing && standing->there) {
-    const std::string etag = done ? header_of(*finished.answer, "etag") : "";
+    const std::string etag = done ? finished.answer->header("etag") : "";
     const bool ours = standing->write_id.empty() ? !etag.empty() && etag == standing->etag
                                                  : standing->write_id == write_id;
     if (ours) return {};
@@ -224,7 +219,7 @@ Result<std::vector<ObjectInfo>> S3Store::list_all(const std::string& prefix, Tim
       return error(Code::kRetry, "cannot list {} at {}: {}", url(), client_.address().host(),
                    listed.error().message);
     }
-    const std::int64_t now_s = parse_http_date(header_of(*finished.answer, "date"));
+    const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
     for (const ListedObject& object : listed->objects) {
       if (!object.key.starts_with(key(prefix))) continue;
       std::string name = object.key.substr(root.size());

@@ -16,10 +16,10 @@
 //     one's object appeared.
 // Rule (commit) is safe with that: who puts a manifest has seen all parts of its set and looks
 // again afterwards, and publishers of one set write the same bytes, so whichever stands names a
-// whole set (commit.h); a part has one writer, its name holds step, attempt and number. Only
-// job.json is not: two jobs of one name whose first starts fall into the same second may both
-// believe that the folder is theirs. Each refuses the other's manifests by their job id from then
-// on.
+// whole set (commit.h); that of another attempt's set of the step is read back, and replaced where
+// it is damaged. A part has one writer: its name holds step, attempt and number. Only job.json is
+// not safe: two jobs of one name whose first starts fall into the same second may both believe that
+// the folder is theirs. From then on each refuses the other's manifests, by their job id.
 //
 // A reset or time-out after which nobody knows whether the object was written: tried again, and
 // where that does not settle it the object's write id does. kOutcomeUnknown only if that cannot be
