@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
+#include "checkpoint/service_core.h"
 #include "collectives/collectives.h"
 #include "collectives/reduction_tree.h"
 #include "common/log.h"
@@ -330,10 +332,25 @@ Status Trainer::finish() {
   enter(parts_.session.step, Phase::kFinishing);
   // One node stores and exports; then the services of the others hear that they are free to go.
   const bool first = parts_.communicator.rank() == 0;
-  SUREFOOT_TRY(agree(parts_.communicator, first ? tell_finish(false) : Status(),
+  SUREFOOT_TRY(agree(parts_.communicator, first ? store_and_export() : Status(),
                      now() + kFinishPatience, "the last checkpoint"));
   return agree(parts_.communicator, leads() && !first ? tell_finish(true) : Status(),
                step_deadline(), "the services' end");
+}
+
+// A store that is away may come back. With a supervisor that is its matter: the steps are done, and
+// nothing of them is in this process.
+Status Trainer::store_and_export() {
+  const Time limit = now() + kFinishPatience;
+  for (int number = 1;; ++number) {
+    const Status told = tell_finish(false);
+    if (told || told.error().code != Code::kRetry) return told;
+    spdlog::warn("{}", told.error().message);
+    if (parts_.request.supervised) return {};
+    const Time again = now() + pause_before_try(number + 1);
+    if (again > limit) return told;
+    std::this_thread::sleep_until(again);
+  }
 }
 
 Status Trainer::tell_finish(bool elsewhere) {
