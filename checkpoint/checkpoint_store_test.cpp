@@ -143,6 +143,26 @@ TEST_F(CheckpointTest, OfTwoSetsOfOneStepTheFirstStands) {
   EXPECT_TRUE(restored.bytes == state.bytes);
 }
 
+TEST_F(CheckpointTest, ASetOfOtherSizeOfTheSameAttemptIsAnotherSet) {
+  const SmallState state = small_state(10, 1);
+  // Two nodes had agreed on the step; one of them is gone, and the whole state was flushed.
+  ASSERT_TRUE(
+      checkpoints.store_part(identity_of(state, 10, 1), 1, 2, state.bytes, state.digests, {}));
+  checkpoint(state, 10, 1, 1);
+  EXPECT_EQ(publish(10, 1, 2, 1), PublishOutcome::kSuperseded);
+  EXPECT_EQ(restore_from_store(checkpoints, Step{10}).step, Step{10});
+}
+
+TEST_F(CheckpointTest, OfTwoSetsOfOneAttemptTheSmallerReplacesADamagedManifest) {
+  const SmallState state = small_state(10, 1);
+  checkpoint(state, 10, 1, 2);
+  auto& manifest = store.bytes(manifest_name(Step{10}));
+  manifest[manifest.size() / 2] ^= std::byte{4};
+  store_parts(state, 10, 1, 1);
+  EXPECT_EQ(publish(10, 1, 2), PublishOutcome::kWaiting);
+  EXPECT_EQ(publish(10, 1, 1), PublishOutcome::kPublished);
+}
+
 TEST_F(CheckpointTest, ALaterSetReplacesADamagedCheckpointOfItsStep) {
   const SmallState state = small_state(10, 1);
   for (const bool payload : {true, false}) {

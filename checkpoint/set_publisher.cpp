@@ -37,12 +37,20 @@ PublishEvent SetPublisher::perform(const ListSet&) {
     const auto parsed = parse_name(object.name);
     if (!parsed) continue;
     if (parsed->manifest) listed.manifest = true;
-    if (!parsed->manifest && parsed->attempt > attempt_) listed.newer_attempt = true;
+    if (!parsed->manifest && goes_first(*parsed)) listed.goes_first = true;
     if (parsed->manifest || parsed->attempt != attempt_ || parsed->of != of_) continue;
     listed.parts[static_cast<std::size_t>(parsed->part)] = true;
     parts_[static_cast<std::size_t>(parsed->part)] = object;
   }
   return listed;
+}
+
+// Of several sets of a step only one may replace a damaged manifest: the one of the latest attempt,
+// and of that the one with the fewest parts, as a whole state written by one node needs nobody
+// else.
+bool SetPublisher::goes_first(const ParsedName& part) const {
+  if (part.attempt != attempt_) return part.attempt > attempt_;
+  return part.of < of_;
 }
 
 PublishEvent SetPublisher::perform(const ReadHeader& effect) {
@@ -95,7 +103,10 @@ PublishEvent SetPublisher::perform(const ReadManifest&) {
   if (manifest->identity.job_id != job_id_)
     return failed(error(Code::kInvalid, "{} holds checkpoints of job {}", store_.url(),
                         manifest->identity.job_id));
-  const bool ours = manifest->identity.attempt == attempt_;
+  // Several nodes and one alone may write sets of one attempt: they differ in their number of
+  // parts.
+  const bool ours = manifest->identity.attempt == attempt_ &&
+                    manifest->parts.size() == static_cast<std::size_t>(of_);
   return ManifestRead{ours ? ManifestRead::kOurs : ManifestRead::kOther};
 }
 
