@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/testing/memory_store.h"
@@ -71,6 +72,25 @@ TEST_F(CheckpointTest, ReportsEveryByteOfThePayload) {
   written = 0;
   ASSERT_TRUE(checkpoints.verify(Step{10}, control));
   EXPECT_EQ(written, state.layout.bytes);
+}
+
+TEST_F(CheckpointTest, TakesAsLongAsItWantsWhileItGoesOn) {
+  const SmallState state = small_state(100'000, 1);
+  checkpoint(state, 10, 1, 1);
+  Control control;
+  control.patience = std::chrono::milliseconds(200);
+  Duration taken{};
+  control.progress = [&](std::int64_t) {  // the throttle
+    const Time before = now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    taken += now() - before;
+  };
+  EXPECT_TRUE(checkpoints.verify(Step{10}, control));
+  EXPECT_GT(taken, control.patience);
+  const Time by = control.by();
+  EXPECT_LE(by, now() + control.patience);
+  control.deadline = now();
+  EXPECT_EQ(checkpoints.verify(Step{10}, control).error().code, Code::kRetry);
 }
 
 TEST_F(CheckpointTest, StopsWhenToldTo) {

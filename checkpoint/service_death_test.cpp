@@ -312,6 +312,19 @@ TEST_F(DeathTest, TrainsOnWhileTheStoreIsAwayAndShowsHowOldTheLastCheckpointIs) 
   EXPECT_EQ(status().waiting_for(), "");
 }
 
+TEST_F(DeathTest, CountsTheAgeOfACheckpointFromItsStepAndNotFromItsUpload) {
+  set("FAULTY_PIECE_MS", "100");
+  start();
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  ASSERT_TRUE(make_step(1));
+  ASSERT_TRUE(eventually([&] { return status().storing_step() == 1; }));
+  const Time seen = now();
+  ASSERT_TRUE(eventually([&] { return status().durable_step() == 1; }));
+  const double uploading = seconds(now() - seen);
+  EXPECT_GE(status().durable_age_seconds(), uploading);
+}
+
 // ---- before a deadline ----
 
 TEST_F(DeathTest, StoresTheNewestStepAtOnceOnANoticeAndSaysWhenItWasSafe) {
