@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "checkpoint/service_history.h"
 #include "checkpoint/service_test_util.h"
 
 namespace surefoot {
@@ -323,6 +324,25 @@ TEST_F(DeathTest, CountsTheAgeOfACheckpointFromItsStepAndNotFromItsUpload) {
   ASSERT_TRUE(eventually([&] { return status().durable_step() == 1; }));
   const double uploading = seconds(now() - seen);
   EXPECT_GE(status().durable_age_seconds(), uploading);
+}
+
+TEST_F(DeathTest, RemembersWhatAFlushTookToo) {
+  start();
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  ASSERT_TRUE(shut_down(true, false));
+  ASSERT_EQ(stored_steps(), std::vector<std::int64_t>{0});
+  const auto remembered = [&]() -> std::vector<StoredCheckpoint> {
+    std::error_code none;
+    const auto folder = launch_.job_directory / "service";
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, none)) {
+      if (entry.path().extension() != ".json") continue;
+      if (const auto history = read_service_history(entry.path())) return history->checkpoints;
+    }
+    return {};
+  };
+  ASSERT_TRUE(eventually([&] { return !remembered().empty(); }));
+  EXPECT_GT(remembered().back().seconds, 0);
 }
 
 // ---- before a deadline ----
