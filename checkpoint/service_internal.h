@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <map>
-#include <set>
 
 #include "checkpoint/deadline.h"
 #include "checkpoint/interval.h"
@@ -12,6 +11,7 @@
 #include "checkpoint/service_core.h"
 #include "checkpoint/service_history.h"
 #include "checkpoint/service_sockets.h"
+#include "checkpoint/slot_holds.h"
 #include "checkpoint/throttle.h"
 #include "checkpoint/work_thread.h"
 
@@ -39,6 +39,9 @@ class ServiceImpl final : public Service {
     Time begun{};               // first written; the upload's cost counts from here
     Duration slept{};           // of the throttle, before it
     Duration processor_time{};  // of the store thread, so far
+    Attempt tried_in;           // the gang at the last try
+    bool part_stored = false;   // as far as that is known
+    int waits = 0;              // for other nodes' parts
   };
   // This machine goes.
   struct Departure {
@@ -49,6 +52,8 @@ class ServiceImpl final : public Service {
     std::string decision;
     std::optional<Step> safe;
     Duration safe_before{};
+    std::optional<Step> shared;  // this node's share is stored, others' were still missing
+    Time alone_from{};           // ... from then on this node writes the whole of it
   };
   struct Ending {
     Peer peer;
@@ -135,8 +140,10 @@ class ServiceImpl final : public Service {
   void look_at_store();
   void look_at_slots();
   void start_upload(int slot);
+  [[nodiscard]] bool is_left_behind(const Upload& upload) const;
   void uploaded(int slot, const Upload& upload, const UploadResult& result);
-  void note_stored(const SlotInfo& slot, const UploadResult& result);
+  void note_stored(const SlotInfo& slot, const UploadResult& result, Time made, Time begun);
+  void try_again_later(int slot, Upload& upload, const UploadResult& result);
   void note_cost(const Upload& upload);
   void take_newer_instead(int slot, const Upload& upload);
   void decide_about_life();
@@ -148,13 +155,19 @@ class ServiceImpl final : public Service {
   [[nodiscard]] bool newest_is_stored() const;
   // Writes the newest READY step to the store; `then` is told on the loop.
   void flush(const std::function<void(const Status&)>& then);
+  [[nodiscard]] bool shares(const SlotInfo& slot) const;
+  void note_missing_shares(Step step, Duration took);
+  void after_flush(const UploadTask& task, const UploadResult& result, const Status& copy,
+                   const std::function<void(const Status&)>& then);
+  void let_go(const UploadTask& task, bool stored, bool is_bad);
   void finish(const Peer& peer, const service::Finish& request);
   void finish_from_slot(const Peer& peer, int slot, const SlotInfo& info);
   void finish_from_store(const Peer& peer, Step step);
   Result<Exported> store_and_export(const UploadTask& task, UploadResult& stored);
   void exported(const Peer& peer, Step step, const Digest& digest, const Result<Exported>& outcome);
   void shutdown(const Peer& peer, const service::Shutdown& request);
-  [[nodiscard]] Control store_control(Duration patience);
+  [[nodiscard]] Control store_control();
+  [[nodiscard]] Control look_control();
   void begin_urgent();
   void end_urgent();
 
@@ -174,7 +187,7 @@ class ServiceImpl final : public Service {
   StoreSide gang_store_;
   StoreSide upload_store_;
   std::map<int, Upload> uploads_;  // by slot
-  std::set<int> held_;             // slots pinned by flush or finish
+  SlotHolds held_;                 // by flush or finish
   std::optional<Step> in_hand_;    // being written now
   std::optional<Step> flushing_;   // ... because the memory is to go
   std::optional<Step> durable_;    // published and read back, in this life or an earlier one

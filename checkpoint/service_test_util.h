@@ -161,7 +161,7 @@ class ServiceTest : public testing::Test {
     const std::uint64_t bits = mapped_->requests().load();
     const bool wanted = (bits & kRequestCheckpoint) != 0 && (bits & kUploadBusy) == 0;
     const bool checkpoint = wanted && step > 0;
-    make_state(layout_, snapshotter_->write_bytes(), step);
+    fill_step(step);
     StepRecord record;
     record.attempt = attempt_;
     record.step = step;
@@ -170,6 +170,10 @@ class ServiceTest : public testing::Test {
     SUREFOOT_CHECK(
         snapshotter_->commit(step * 8, checkpoint, record, now() + kPatience).has_value());
     return checkpoint;
+  }
+  // What a step makes: here, so that steps may be left out, of its number alone.
+  virtual void fill_step(std::int64_t step) {
+    make_state(layout_, snapshotter_->write_bytes(), step);
   }
   [[nodiscard]] bool holds(int slot, std::int64_t step) {
     std::vector<std::byte> expected(static_cast<std::size_t>(layout_.bytes));
