@@ -41,6 +41,7 @@ SpawnOptions mpirun_command(const GangSpec& spec) {
       fmt::format("SUREFOOT_LOG_DIR={}", logs.string()),
       fmt::format("SUREFOOT_SUPERVISOR={}", spec.supervisor_pid),
       fmt::format("SUREFOOT_FAULTS={}", spec.faults),
+      fmt::format("SUREFOOT_KNOWN_STEP={}", spec.known_step),
   };
   options.dropped = {"OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "PRTE_"};
   options.output = (logs / "mpirun.log").string();
