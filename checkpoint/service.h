@@ -11,9 +11,10 @@
 // requests and busy bits set anew. All it must know lies in the arena and in `<arena
 // folder>/memory`.
 //
-// Threads: run() is a loop that never waits for store or memory; two threads of its own do that,
-// one for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
-// does not delay a recovery. `metrics` is called on the thread of run().
+// Threads: run() is a loop that never waits for store or memory; threads of its own do that, one
+// for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
+// does not delay a recovery, and one that looks for keys. `metrics` is called on the thread of
+// run().
 #pragma once
 
 #include <filesystem>

@@ -145,6 +145,42 @@ TEST_F(ServiceTest, TakesOnOnlySoMuchWorkFromWhoAsksWithoutWaiting) {
   EXPECT_TRUE(finish(1));
 }
 
+// The slot that it writes is what a restore would take.
+TEST_F(ServiceTest, BringsNothingToAGangThatIsAtWork) {
+  start();
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  make_step(1);
+  ASSERT_TRUE(eventually([&] { return status().durable_step() == 1; }));
+  const auto offered = say(hello_of(1, layout_));
+  ASSERT_TRUE(offered);
+  service::Request request;
+  for (const auto& candidate : offered->candidates()) {
+    if (candidate.source() == service::Candidate::STORE)
+      *request.mutable_restore()->mutable_candidate() = candidate;
+  }
+  ASSERT_TRUE(request.has_restore());
+  for (int slot = 0; slot < kSlots; ++slot) mapped_->discard(slot);
+  const pid_t worker = fork_child([&]() -> int {
+    if (!register_writer(*mapped_, Attempt{1}, 0, 0)) return 1;
+    set_phase(mapped_->line(0), Phase::kForwardBackward, Step{2});
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(eventually([&] {
+    const auto reply = status();
+    return reply.ranks_size() == 1 && reply.ranks(0).phase() == "forward_backward";
+  }));
+  EXPECT_EQ(client_->call(request, now() + kPatience).error().code, Code::kStale);
+  set_phase(mapped_->line(0), Phase::kRestoring, Step{2});
+  request.mutable_restore()->set_attempt(7);
+  EXPECT_EQ(client_->call(request, now() + kPatience).error().code, Code::kStale);
+  EXPECT_FALSE(mapped_->newest_ready());
+  request.mutable_restore()->set_attempt(1);
+  EXPECT_TRUE(client_->call(request, now() + kPatience));
+  ::kill(worker, SIGKILL);
+  wait_for(worker);
+}
+
 TEST_F(ServiceTest, SurvivesSeededGarbageAndGoesOnAnswering) {
   start();
   ASSERT_TRUE(say_hello(1));
