@@ -71,7 +71,7 @@ inline int publish_step(Arena& arena, std::int64_t attempt, std::int64_t step, b
     table[chunk] =
         digest(bytes.subspan(from, std::min<std::size_t>(kChunkBytes, bytes.size() - from)));
   }
-  SUREFOOT_CHECK(arena.publish(*slot, step * 10, pin).has_value());
+  SUREFOOT_CHECK(arena.publish(*slot, Attempt{attempt}, Step{step}, step * 10, pin).has_value());
   return *slot;
 }
 

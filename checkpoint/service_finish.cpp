@@ -123,9 +123,10 @@ void ServiceImpl::finish(const Peer& peer, const service::Finish& request) {
     if (!found || info.attempt > arena_->slot(*found).attempt) found = slot;
   }
   if (!found) return finish_from_store(peer, step);
+  std::error_code ignored;
   const bool known = finished_ && finished_->step == step &&
                      finished_->digest == arena_->slot(*found).digest &&
-                     std::filesystem::exists(settings_.final_folder / "model.safetensors");
+                     std::filesystem::exists(settings_.final_folder / "model.safetensors", ignored);
   if (!known) return finish_from_slot(peer, *found, arena_->slot(*found));
   service::Reply message;
   *message.mutable_finish() = finished_->reply;

@@ -45,6 +45,7 @@ class ServiceImpl final : public Service {
   };
   // This machine goes.
   struct Departure {
+    Time since = now();
     Time deadline;
     bool everyone = true;
     DeadlineAction action = DeadlineAction::kNothing;
@@ -79,6 +80,7 @@ class ServiceImpl final : public Service {
 
   // service.cpp: messages and the loop
   void look_for_keys();
+  void take_keys(const Result<ServiceKeys>& keys);
   Status listen_remotely(const ServiceKeys& keys);
   void receive();
   void take(const Frames& message);
@@ -86,6 +88,8 @@ class ServiceImpl final : public Service {
   void reply(const Peer& peer, const service::Reply& message);
   void reply(const Peer& peer, const Error& failed);
   void done(const Peer& peer);
+  [[nodiscard]] bool too_much_waits(const service::Request& request) const;
+  [[nodiscard]] Status is_last_step(const service::Finish& request) const;
   void refuse(const Peer& peer, std::string_view kind, const std::string& message);
   void read_signals();
   void tick();
@@ -101,13 +105,14 @@ class ServiceImpl final : public Service {
   void hello(const Peer& peer, const service::Hello& hello);
   Welcome welcome(const service::Hello& hello, std::shared_ptr<Arena> arena, service::Memory memory,
                   bool damaged);
-  Status look_for(HelloFacts& facts, Welcome& result);
+  Status look_for(HelloFacts& facts, Step known, Welcome& result);
   Status make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
                     const service::Hello& hello, const service::Memory& memory,
                     std::shared_ptr<Arena> arena, Welcome& result);
   void remember(const HelloDecision& decision, const service::Hello& hello, bool damaged,
                 const service::Memory& memory, Welcome& result);
-  void welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome);
+  void welcomed(const Peer& peer, const service::Hello& hello, Time came, Welcome welcome);
+  void forget_requests_before(Time hello);
   void restore(const Peer& peer, const service::Restore& request);
   void restored(const Peer& peer, const service::Restore& request, const Candidate& candidate,
                 const Result<StoreSide::Filled>& filled, double took);
@@ -117,6 +122,7 @@ class ServiceImpl final : public Service {
   void open_arena();
   void use(std::shared_ptr<Arena> arena);
   [[nodiscard]] bool workers_alive() const;
+  [[nodiscard]] bool gang_is_past_restore() const;
 
   // service_when.cpp
   void read_step_times();
@@ -175,8 +181,9 @@ class ServiceImpl final : public Service {
   std::optional<FolderLock> lock_;
   ServiceSockets sockets_;
   bool complained_of_keys_ = false;
-  std::string ended_;      // not empty: why the loop ends
-  bool removing_ = false;  // ... and the folder goes with it
+  std::string keys_in_use_;  // as text
+  std::string ended_;        // not empty: why the loop ends
+  bool removing_ = false;    // ... and the folder goes with it
 
   std::shared_ptr<Arena> arena_;
   bool arena_damaged_ = false;
@@ -217,6 +224,7 @@ class ServiceImpl final : public Service {
 
   bool supervised_;
   bool drain_asked_ = false;
+  Time drain_asked_at_{};  // by a message
   bool flush_wanted_ = false;
   int signals_seen_ = 0;
   int flush_failures_ = 0;
@@ -241,6 +249,7 @@ class ServiceImpl final : public Service {
   // Last, so that they end first: their work uses what stands above.
   WorkThread gang_thread_;
   WorkThread store_thread_;
+  WorkThread keys_thread_;  // the job directory may lie on a network disk that hangs
 };
 
 }  // namespace surefoot

@@ -208,7 +208,8 @@ Result<StoreSide::Filled> StoreSide::fill(const Candidate& candidate, int part, 
   std::copy(manifest->chunk_digests.begin(), manifest->chunk_digests.end(), table.begin());
   const ChunkRange chunks = part_chunks(identity.layout.chunks(), part, of);
   Status loaded = all->load(*manifest, chunks, arena.bytes(slot), control);
-  if (loaded && of == 1) loaded = arena.publish(slot, identity.samples, false);
+  if (loaded && of == 1)
+    loaded = arena.publish(slot, identity.attempt, identity.step, identity.samples, false);
   if (!loaded) {
     arena.discard(slot);
     return std::move(loaded).error();

@@ -198,7 +198,7 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   if (drain_signalled()) word.bits |= kRequestDrain;
   // The state the step started from is compared too: a node whose copy is not that of rank 0 must
   // not go on.
-  const int read_slot = parts_.session.arena->newest_ready().value_or(0);
+  const int read_slot = std::max(snapshotter_.read_slot(), 0);
   word.must_match = {first_word(parts_.model.other_buffers_digest()),
                      first_word(parts_.session.arena->slot(read_slot).digest)};
   SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, step_deadline()));

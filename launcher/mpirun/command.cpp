@@ -41,6 +41,7 @@ SpawnOptions mpirun_command(const GangSpec& spec) {
       fmt::format("SUREFOOT_LOG_DIR={}", logs.string()),
       fmt::format("SUREFOOT_SUPERVISOR={}", spec.supervisor_pid),
       fmt::format("SUREFOOT_FAULTS={}", spec.faults),
+      fmt::format("SUREFOOT_KNOWN_STEP={}", spec.known_step),
   };
   // Those of an mpirun around us, and the credentials of stores: only the service needs them, and a
   // user's module or whoever lists a worker's environment should not find them.
