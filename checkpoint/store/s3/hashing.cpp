@@ -19,12 +19,13 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
   return out;
 }
 
-std::string md5(std::span<const std::byte> bytes) {
+Result<std::string> md5(std::span<const std::byte> bytes) {
   std::string out(EVP_MAX_MD_SIZE, '\0');
   unsigned int size = 0;
-  SUREFOOT_CHECK(EVP_Digest(bytes.data(), bytes.size(),
-                            reinterpret_cast<unsigned char*>(out.data()), &size, EVP_md5(),
-                            nullptr) == 1);
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(out.data()), &size,
+                 EVP_md5(), nullptr) != 1)
+    return error(Code::kInvalid,
+                 "this machine does not allow MD5: set checkpoint.s3.checksum to crc32 or none");
   out.resize(size);
   return out;
 }

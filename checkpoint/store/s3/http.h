@@ -35,6 +35,7 @@ struct HttpRequest {
   std::span<const std::byte> body;  // both stay valid until the request is finished or cancelled
   std::span<std::byte> into;        // where the body of a 2xx goes; empty: into the answer's text
   Time deadline = Time::max();
+  Duration stall_timeout{};  // 0: that of HttpOptions
 };
 
 struct HttpAnswer {
@@ -52,9 +53,6 @@ struct HttpAnswer {
     return found == headers.end() ? "" : found->second;
   }
 };
-
-// Of a Date header, seconds since 1970; -1: it is none.
-[[nodiscard]] std::int64_t parse_http_date(const std::string& text);
 
 class Http {
  public:

@@ -35,6 +35,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,7 @@
 #include "checkpoint/store.h"
 #include "checkpoint/store/s3/client.h"
 #include "checkpoint/store/s3/reader.h"
+#include "checkpoint/store/s3/replies.h"
 
 namespace surefoot::s3 {
 
@@ -63,8 +65,10 @@ struct S3Options {
   Checksum checksum = Checksum::kMd5;
   std::int64_t part_bytes = 16 << 20;
   int parallel = 4;
-  Duration orphan_age = std::chrono::minutes(10);  // longer than a part takes
-  ClientOptions client;                            // its region is taken from here
+  // Longer than a part takes with all its tries, and then completing: nothing of an upload that is
+  // alive is older.
+  Duration orphan_age = std::chrono::hours(2);
+  ClientOptions client;  // its region is taken from here
 };
 
 class S3Store final : public Store {
@@ -118,24 +122,33 @@ class S3Store final : public Store {
 
   [[nodiscard]] Result<std::string> initiate(const std::string& key, const std::string& write_id,
                                              Time deadline);
-  [[nodiscard]] Result<std::vector<std::string>> send_parts(const std::string& key,
-                                                            const std::string& upload,
-                                                            std::int64_t bytes,
-                                                            const ByteSource& source,
-                                                            Time deadline);
+  [[nodiscard]] Result<std::vector<UploadedPart>> send_parts(const std::string& key,
+                                                             const std::string& upload,
+                                                             std::int64_t bytes,
+                                                             const ByteSource& source,
+                                                             Time deadline);
   Request part_request(const std::string& key, const std::string& upload, std::int64_t number,
                        Body body, Time deadline) const;
   Finished complete(const std::string& key, const std::string& upload,
-                    const std::vector<std::string>& etags, bool conditional, Time deadline);
-  // Also what could not be aborted earlier.
-  void abort(const std::string& key, const std::string& upload, Time deadline);
-  [[nodiscard]] std::string probe_key() const;
+                    const std::vector<UploadedPart>& parts, bool conditional, Time deadline);
+  // Has a few seconds of its own, since what fails fails at the deadline as a rule.
+  void abort(const std::string& key, const std::string& upload);
+  // The object stands, so all uploads of its name are left behind: by an earlier life, or by a try
+  // to begin whose answer was lost. clear_left_behind() aborts them.
+  void abort_others(const std::string& key, Time deadline);
+  void abort_all(Time until);
+  // Writes the probe, once more; `conditional`: if it is absent.
+  using ProbeWrite = std::function<Finished(const std::string& probe, Body body, bool conditional)>;
+  Result<bool> honours(std::optional<bool>& known, const char* what, const ProbeWrite& write,
+                       Time deadline);
   [[nodiscard]] Result<bool> honours_put(Time deadline);
   [[nodiscard]] Result<bool> honours_complete(Time deadline);
 
   using Uploads = std::vector<std::pair<std::string, std::string>>;  // key, id
   [[nodiscard]] Result<Uploads> orphans(const std::string& key_prefix, bool of_any_age,
                                         Time deadline);
+  // Both by the service's clock; without one (-1) nothing is.
+  [[nodiscard]] bool is_old(std::int64_t time_s, std::int64_t now_s) const;
   [[nodiscard]] Result<bool> is_untouched(const std::string& key, const std::string& upload,
                                           Time deadline);
   void clear_left_behind(Time deadline);
