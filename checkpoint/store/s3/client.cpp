@@ -9,24 +9,6 @@
 namespace surefoot::s3 {
 namespace {
 
-Outcome::End end_of(HttpAnswer::End end) {
-  switch (end) {
-    case HttpAnswer::End::kAnswered:
-      return Outcome::End::kAnswered;
-    case HttpAnswer::End::kNotReached:
-      return Outcome::End::kNotReached;
-    case HttpAnswer::End::kBroken:
-      return Outcome::End::kBroken;
-    case HttpAnswer::End::kTimedOut:
-      return Outcome::End::kTimedOut;
-    case HttpAnswer::End::kUntrusted:
-      return Outcome::End::kUntrusted;
-    case HttpAnswer::End::kTooLong:
-      break;
-  }
-  return Outcome::End::kNonsense;
-}
-
 // Does the service say that it got other bytes? Its ETag is an MD5 unless it encrypts with keys of
 // its own.
 bool got_other_bytes(const Request& request, const HttpAnswer& answer) {
@@ -41,7 +23,7 @@ bool got_other_bytes(const Request& request, const HttpAnswer& answer) {
 
 Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
   Outcome outcome;
-  outcome.end = end_of(answer.end);
+  outcome.end = answer.end;
   outcome.message = answer.problem;
   if (answer.end != HttpAnswer::End::kAnswered) return outcome;
   outcome.status = answer.status;

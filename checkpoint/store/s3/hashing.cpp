@@ -30,18 +30,6 @@ Result<std::string> md5(std::span<const std::byte> bytes) {
   return out;
 }
 
-std::string hex(std::string_view raw) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(raw.size() * 2);
-  for (const char c : raw) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += kDigits[byte >> 4];
-    out += kDigits[byte & 15];
-  }
-  return out;
-}
-
 std::string base64(std::string_view raw) {
   std::string out((raw.size() + 2) / 3 * 4 + 1, '\0');
   const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),

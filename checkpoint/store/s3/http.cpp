@@ -42,7 +42,7 @@ HttpAnswer::End end_of(CURLcode code, bool sent) {
     case CURLE_SSL_ISSUER_ERROR:
       return End::kUntrusted;
     case CURLE_WRITE_ERROR:
-      return End::kTooLong;
+      return End::kNonsense;
     default:
       return sent ? End::kBroken : End::kNotReached;
   }

@@ -39,8 +39,14 @@ struct HttpRequest {
 };
 
 struct HttpAnswer {
-  enum class End { kAnswered, kNotReached, kBroken, kTimedOut, kUntrusted, kTooLong };
-  End end = End::kAnswered;
+  enum class End {
+    kAnswered,    // the service gave a whole answer
+    kNotReached,  // no connection was made: nothing can have happened
+    kBroken,      // the connection broke before the answer was whole
+    kTimedOut,    // nothing moved for too long, or it took too long in all
+    kUntrusted,   // the certificate is not one to trust
+    kNonsense,    // an answer, but none that fits, such as one that does not end
+  } end = End::kAnswered;
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string text;                            // kMaxReplyBytes at most

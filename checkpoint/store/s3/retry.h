@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/store/s3/http.h"
 #include "common/clock.h"
 #include "common/status.h"
 
@@ -20,14 +21,8 @@ inline constexpr Duration kLongestPause = std::chrono::seconds(20);
 
 // How a try ended.
 struct Outcome {
-  enum class End {
-    kAnswered,    // the service gave a whole answer: status, code
-    kNotReached,  // no connection was made: nothing can have happened
-    kBroken,      // the connection broke before the answer was whole
-    kTimedOut,    // nothing moved for too long, or it took too long in all
-    kUntrusted,   // the certificate is not one to trust
-    kNonsense,    // an answer, but none that fits
-  } end = End::kAnswered;
+  using End = HttpAnswer::End;
+  End end = End::kAnswered;
   int status = 0;
   std::string code;        // of the error's body; empty: none
   std::string message;     // the service's or the transport's own words

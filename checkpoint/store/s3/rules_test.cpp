@@ -1,10 +1,10 @@
 // Signatures, addresses, replies, retries and credentials: what is decided without a network.
 #include <gtest/gtest.h>
-
 #include <openssl/evp.h>
 
 #include <random>
 
+#include "checkpoint/hex_digests.h"
 #include "checkpoint/store/s3/address.h"
 #include "checkpoint/store/s3/credentials.h"
 #include "checkpoint/store/s3/hashing.h"
@@ -77,9 +77,9 @@ TEST(Signature, OfAQueryWithoutValueAndOfAListAreThePublishedOnes) {
 }
 
 TEST(Signature, DerivesThePublishedKey) {
-  EXPECT_EQ(
-      hex(signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1", "iam")),
-      "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
+  EXPECT_EQ(to_hex(signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1",
+                               "iam")),
+            "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
 }
 
 TEST(Signature, EncodesWhatIsReservedAndKeepsSlashesOfPaths) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/hex_digests.h"
 #include "checkpoint/store/s3/hashing.h"
 #include "checkpoint/store/s3/replies.h"
 #include "common/ids.h"
@@ -79,7 +80,7 @@ void S3Store::add_checksum(Request& request) const {
     case Checksum::kMd5: {
       const std::string digest = md5(request.body).value();  // open() has tried it
       request.headers.emplace_back("content-md5", base64(digest));
-      request.etag = hex(digest);
+      request.etag = to_hex(digest);
       break;
     }
     case Checksum::kCrc32: {

@@ -5,10 +5,11 @@
 // then as many fewer are in flight), or as much read ahead. Nothing is written to a local disk.
 //
 // put_if_absent. Small objects are one PUT, others a multipart upload, both with `If-None-Match:
-// *`. A service may ignore that header, so one that has not shown that it honours it is asked once
-// per object of this class, with a small object of its own (".tmp-probe-..."), separately for the
-// two kinds. Where it does not, the fall-back is: look, write, look who won (each object carries
-// the random id of its write, x-amz-meta-surefoot-write). What that promises, and what not:
+// *`. A service may ignore or refuse that header, so one that has not shown that it honours it is
+// asked once per object of this class, with a small object of its own (".tmp-probe-..."),
+// separately for the two kinds. Where it does not, the fall-back is: look, write, look who won
+// (each object carries the random id of its write, x-amz-meta-surefoot-write). What that promises,
+// and what not:
 //   - an object that stood there before the call began is never replaced;
 //   - of writers whose calls overlap one object stands afterwards, whole; one that finds another's
 //     says kExists;
@@ -18,17 +19,19 @@
 // again afterwards, and publishers of one set write the same bytes, so whichever stands names a
 // whole set (commit.h); that of another attempt's set of the step is read back, and replaced where
 // it is damaged. A part has one writer: its name holds step, attempt and number. Only job.json is
-// not safe: two jobs of one name whose first starts fall into the same second may both believe that
-// the folder is theirs. From then on each refuses the other's manifests, by their job id.
+// not safe: two jobs of one name whose first writes of it overlap, with all their tries, may both
+// believe that the folder is theirs. From then on each refuses the other's manifests, by their job
+// id.
 //
 // A reset or time-out after which nobody knows whether the object was written: tried again, and
 // where that does not settle it the object's write id does. kOutcomeUnknown only if that cannot be
 // read either.
 //
-// Multipart uploads that were left behind (a process was killed) are aborted: those of the same
-// name when it is written again; others when a store is opened for writing, and after each
-// multipart upload, once nobody has touched them for `orphan_age`, by the service's clock. What
-// fails on the way is aborted at once.
+// Multipart uploads that were left behind (a process was killed, the answer to a beginning was
+// lost) are aborted: those of the same name when it has been written; others when a store is opened
+// for writing, and after each multipart upload, once nobody has touched them for `orphan_age`, by
+// the service's clock. What fails on the way is aborted at once, some seconds beyond the deadline
+// if need be.
 //
 // read. A large range is fetched in parallel; ranges of one size that follow each other are read
 // ahead, `parallel` at once.
