@@ -28,7 +28,7 @@ Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
   if (answer.end != HttpAnswer::End::kAnswered) return outcome;
   outcome.status = answer.status;
   const bool good = answer.status >= 200 && answer.status < 300;
-  const std::string root = good && !request.root.empty() ? root_name(answer.text) : "";
+  const std::string root = good && request.method == "POST" ? root_name(answer.text) : "";
   // CompleteMultipartUpload begins its 200 before it knows how it ends.
   if (!good || root == "Error") {
     ErrorReply reply = parse_error(answer.text);
@@ -39,7 +39,7 @@ Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
     if (outcome.code != "AuthorizationHeaderMalformed" && answer.status / 100 != 3)
       outcome.region.clear();
     outcome.retry_after = parse_retry_after(answer.header("retry-after"));
-  } else if (root != request.root) {
+  } else if (!request.root.empty() && root != request.root) {
     outcome.end = Outcome::End::kNonsense;
     outcome.message = "the answer is no " + request.root;
   } else if (got_other_bytes(request, answer)) {

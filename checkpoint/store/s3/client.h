@@ -39,7 +39,7 @@ struct Request {
   std::string what;           // for messages: "write", "read"
   Time deadline = Time::max();
   std::string etag;  // hex; the answer's must be this one, where it is an MD5: else tried again
-  std::string root;  // the outermost element that a good answer must have; empty: any body will do
+  std::string root;  // of a POST: the outermost element of a good answer; empty: whatever it is
   Duration stall_timeout{};  // 0: that of HttpOptions
 };
 

@@ -206,6 +206,7 @@ void S3Store::abort(const std::string& key, const std::string& upload) {
 }
 
 void S3Store::abort_others(const std::string& key, Time deadline) {
+  if (!can_list_uploads_) return;
   const auto others = orphans(key, true, std::min(deadline, now() + kClearingTime));
   if (!others) return;  // said by clear_left_behind(), which asks for the same
   for (const auto& [other, upload] : *others)
