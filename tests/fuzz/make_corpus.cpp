@@ -121,6 +121,7 @@ void add_s3(const Corpus& corpus) {
       "s3_reply", "parts",
       "<ListPartsResult><Part><PartNumber>1</PartNumber><LastModified>2013-05-24T00:00:00.000Z"
       "</LastModified></Part></ListPartsResult>");
+  corpus.add("s3_reply", "content_range", "bytes 0-9223372036854775806/9223372036854775807");
   corpus.add("s3_credentials", "file",
              "# a comment\n[default]\naws_access_key_id = KEY\naws_secret_access_key = SECRET\n"
              "[other]\naws_access_key_id=K\naws_secret_access_key=SECRET\naws_session_token=T\n");

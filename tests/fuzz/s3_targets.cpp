@@ -8,13 +8,18 @@ namespace surefoot::fuzz {
 void s3_reply(std::string_view bytes) {
   const s3::ErrorReply failed = s3::parse_error(bytes);
   SUREFOOT_CHECK(failed.message.size() <= 300);
-  (void)s3::holds_an_error(bytes);
+  (void)s3::root_name(bytes);
   if (const auto page = s3::parse_list(bytes)) {
     for (const s3::ListedObject& object : page->objects) SUREFOOT_CHECK(object.bytes >= 0);
   }
   (void)s3::parse_initiated(bytes);
   (void)s3::parse_uploads(bytes);
-  (void)s3::parse_newest_part(bytes);
+  (void)s3::parse_parts(bytes);
+  if (const auto range = s3::parse_content_range(bytes)) {
+    SUREFOOT_CHECK(0 <= range->first && range->first <= range->last && range->last < range->total);
+  }
+  SUREFOOT_CHECK(s3::parse_retry_after(bytes) >= Duration::zero());
+  (void)s3::parse_http_date(std::string(bytes));
 }
 
 void s3_credentials(std::string_view bytes) {

@@ -9,24 +9,6 @@
 namespace surefoot::s3 {
 namespace {
 
-Outcome::End end_of(HttpAnswer::End end) {
-  switch (end) {
-    case HttpAnswer::End::kAnswered:
-      return Outcome::End::kAnswered;
-    case HttpAnswer::End::kNotReached:
-      return Outcome::End::kNotReached;
-    case HttpAnswer::End::kBroken:
-      return Outcome::End::kBroken;
-    case HttpAnswer::End::kTimedOut:
-      return Outcome::End::kTimedOut;
-    case HttpAnswer::End::kUntrusted:
-      return Outcome::End::kUntrusted;
-    case HttpAnswer::End::kTooLong:
-      break;
-  }
-  return Outcome::End::kNonsense;
-}
-
 // Does the service say that it got other bytes? Its ETag is an MD5 unless it encrypts with keys of
 // its own.
 bool got_other_bytes(const Request& request, const HttpAnswer& answer) {
@@ -40,15 +22,15 @@ bool got_other_bytes(const Request& request, const HttpAnswer& answer) {
 }
 
 Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
-  static constexpr std::int64_t kLongestPause_s = 3600;
   Outcome outcome;
-  outcome.end = end_of(answer.end);
+  outcome.end = answer.end;
   outcome.message = answer.problem;
   if (answer.end != HttpAnswer::End::kAnswered) return outcome;
   outcome.status = answer.status;
   const bool good = answer.status >= 200 && answer.status < 300;
+  const std::string root = good && request.method == "POST" ? root_name(answer.text) : "";
   // CompleteMultipartUpload begins its 200 before it knows how it ends.
-  if (!good || (request.method == "POST" && holds_an_error(answer.text))) {
+  if (!good || root == "Error") {
     ErrorReply reply = parse_error(answer.text);
     outcome.code = good && reply.code.empty() ? "InternalError" : std::move(reply.code);
     outcome.message = std::move(reply.message);
@@ -56,10 +38,10 @@ Outcome outcome_of(const Request& request, const HttpAnswer& answer) {
     if (outcome.region.empty()) outcome.region = answer.header("x-amz-bucket-region");
     if (outcome.code != "AuthorizationHeaderMalformed" && answer.status / 100 != 3)
       outcome.region.clear();
-    const std::string pause = answer.header("retry-after");
-    if (!pause.empty() && pause.size() < 6 &&
-        pause.find_first_not_of("0123456789") == std::string::npos)
-      outcome.retry_after = std::chrono::seconds(std::min(std::stol(pause), kLongestPause_s));
+    outcome.retry_after = parse_retry_after(answer.header("retry-after"));
+  } else if (!request.root.empty() && root != request.root) {
+    outcome.end = Outcome::End::kNonsense;
+    outcome.message = "the answer is no " + request.root;
   } else if (got_other_bytes(request, answer)) {
     outcome.end = Outcome::End::kNonsense;
     outcome.message =
@@ -108,8 +90,9 @@ void Client::cancel(Id id) {
   finished_.erase(id);
 }
 
-void Client::finish(Id id, Call& call, Result<HttpAnswer> answer, int status) {
-  finished_.insert_or_assign(id, Finished{id, std::move(answer), status, call.may_have_happened});
+void Client::finish(Id id, Call& call, Result<HttpAnswer> answer, const Outcome& last) {
+  finished_.insert_or_assign(
+      id, Finished{id, std::move(answer), last.status, last.code, call.may_have_happened});
   calls_.erase(id);
 }
 
@@ -118,12 +101,12 @@ void Client::start_try(Id id, Call& call) {
   ++call.tries.done;
   const Time at = now();
   if (at >= request.deadline)
-    return finish(id, call, about(request, Code::kRetry, "the deadline has passed"), 0);
+    return finish(id, call, about(request, Code::kRetry, "the deadline has passed"), {});
   auto credentials = credentials_.get(now_s());
   if (!credentials) {
     Error failed = std::move(credentials).error();
     if (failed.code != Code::kRetry)
-      return finish(id, call, about(request, failed.code, failed.message), 0);
+      return finish(id, call, about(request, failed.code, failed.message), {});
     Outcome outcome;
     outcome.end = Outcome::End::kNotReached;
     outcome.message = std::move(failed.message);
@@ -140,9 +123,9 @@ void Client::start_try(Id id, Call& call) {
                           call.payload_sha256};
   headers.emplace_back("authorization",
                        authorization(signable, *credentials, time, options_.region));
-  call.transfer = http_.start({request.method, address_.url(request.key, request.query),
-                               std::move(headers), request.body, request.into,
-                               std::min(request.deadline, at + options_.try_timeout)});
+  call.transfer = http_.start(
+      {request.method, address_.url(request.key, request.query), std::move(headers), request.body,
+       request.into, std::min(request.deadline, at + options_.try_timeout), request.stall_timeout});
 }
 
 Time Client::start_due() {
@@ -168,9 +151,8 @@ void Client::settle(Id id, Call& call, HttpAnswer answer) {
 
 void Client::settle(Id id, Call& call, const Outcome& outcome, HttpAnswer answer) {
   call.transfer = 0;
-  const int status = answer.status;
   const Decision decision = decide_retry(outcome, call.tries, random_());
-  if (decision.what == Decision::What::kTake) return finish(id, call, std::move(answer), status);
+  if (decision.what == Decision::What::kTake) return finish(id, call, std::move(answer), outcome);
   call.may_have_happened = call.may_have_happened || may_have_happened(outcome);
   const Request& request = call.request;
   switch (decision.what) {
@@ -189,12 +171,12 @@ void Client::settle(Id id, Call& call, const Outcome& outcome, HttpAnswer answer
       if (call.not_before >= request.deadline) {
         finish(id, call,
                about(request, Code::kRetry, "the deadline has passed; last: " + decision.reason),
-               status);
+               outcome);
       }
       break;
     case Decision::What::kTake:
     case Decision::What::kGiveUp:
-      finish(id, call, about(request, decision.code, decision.reason), status);
+      finish(id, call, about(request, decision.code, decision.reason), outcome);
       break;
   }
 }

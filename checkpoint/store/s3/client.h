@@ -39,13 +39,16 @@ struct Request {
   std::string what;           // for messages: "write", "read"
   Time deadline = Time::max();
   std::string etag;  // hex; the answer's must be this one, where it is an MD5: else tried again
+  std::string root;  // of a POST: the outermost element of a good answer; empty: whatever it is
+  Duration stall_timeout{};  // 0: that of HttpOptions
 };
 
 // How a request ended.
 struct Finished {
   std::int64_t id = 0;
   Result<HttpAnswer> answer = error(Code::kRetry, "not finished");
-  int status = 0;  // of the last answer; 0: there was none
+  int status = 0;    // of the last answer; 0: there was none
+  std::string code;  // of the last answer's error; empty: it had none
   // It failed, but this or an earlier try may have done what was asked for, or still may.
   bool may_have_happened = false;
 };
@@ -78,7 +81,7 @@ class Client {
   void start_try(Id id, Call& call);
   void settle(Id id, Call& call, HttpAnswer answer);
   void settle(Id id, Call& call, const Outcome& outcome, HttpAnswer answer);
-  void finish(Id id, Call& call, Result<HttpAnswer> answer, int status);
+  void finish(Id id, Call& call, Result<HttpAnswer> answer, const Outcome& last);
   [[nodiscard]] std::int64_t now_s() const;
   [[nodiscard]] Error about(const Request& request, Code code, const std::string& reason) const;
 

@@ -14,12 +14,6 @@ namespace {
 constexpr std::int64_t kRenewBefore_s = 300;
 constexpr const char* kRolePath = "/latest/meta-data/iam/security-credentials/";
 
-std::string_view trim(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
 bool is_name_of_a_role(std::string_view name) {
   return !name.empty() && name.size() <= 200 &&
          name.find_first_not_of(

@@ -7,9 +7,9 @@
 //   3. the role of the instance, from its metadata service (version 2, falling back to 1); not
 //      where AWS_EC2_METADATA_DISABLED=true
 //
-// Those of a role are fetched anew five minutes before they expire, and when the store says that
-// they have. No credential is ever part of a message. One thread per object; a fetch blocks for
-// some seconds at most.
+// Those of a role are fetched anew five minutes before they expire; all are looked for again when
+// the store refuses them, since they may have been changed. No credential is ever part of a
+// message. One thread per object; a fetch blocks for some seconds at most.
 #pragma once
 
 #include <functional>

@@ -21,6 +21,7 @@ using Kind = Fault::Kind;
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::int64_t kLarge = 20 * kMiB + 12345;  // three parts of 8 MiB, the last one short
 constexpr const char* kSecondPart = "partNumber=2";
+constexpr const char* kComplete = "object?uploadId=";
 
 std::unique_ptr<S3Server> server;
 
@@ -127,6 +128,69 @@ TEST_F(S3Faults, FindsOutThatALostAnswerWasGood) {
   EXPECT_TRUE(put_if_absent(*store, "large", large, later));
   EXPECT_TRUE(standing("large") == large);
   EXPECT_EQ(proxy->faults_done(), 3);
+  EXPECT_TRUE(uploads().empty());
+}
+
+TEST_F(S3Faults, BelievesOnlyAnAnswerThatSaysThatTheObjectIsWhole) {
+  const auto store = open();
+  warm_up(*store);
+  proxy->add({.kind = Kind::kAnswer, .match = kComplete, .status = 200});
+  ASSERT_TRUE(put_if_absent(*store, "object", large, later));
+  EXPECT_EQ(proxy->faults_done(), 1);
+  EXPECT_TRUE(standing("object") == large);
+}
+
+TEST_F(S3Faults, WaitsForAServiceThatPutsALargeObjectTogetherSilently) {
+  const auto store = open();
+  warm_up(*store);
+  proxy->add({.kind = Kind::kDelay, .match = kComplete, .amount = 6000});
+  ASSERT_TRUE(put_if_absent(*store, "object", large, later));
+  EXPECT_EQ(proxy->faults_done(), 1);
+  EXPECT_EQ(proxy->seen(kComplete), 1);
+}
+
+TEST_F(S3Faults, AbortsAnUploadAlsoAfterTheDeadline) {
+  const auto store = open();
+  warm_up(*store);
+  proxy->add({.kind = Kind::kBlackHole, .match = kSecondPart, .times = 99});
+  EXPECT_EQ(put_if_absent(*store, "object", large, now() + 1500ms).error().code, Code::kRetry);
+  EXPECT_TRUE(uploads().empty());
+}
+
+TEST_F(S3Faults, IsNotMistakenAboutPutIfAbsentByALostAnswerOrAnotherMistake) {
+  const auto store = open();
+  proxy->add({.kind = Kind::kAnswer, .match = "probe", .status = 400, .code = "BadDigest"});
+  EXPECT_EQ(put_if_absent(*store, "object", "content", later).error().code, Code::kInvalid);
+  EXPECT_FALSE(store->honours_put());
+  proxy->add({.kind = Kind::kLoseAnswer, .match = "probe", .times = 1});
+  ASSERT_TRUE(put_if_absent(*store, "object", "content", later));
+  EXPECT_EQ(store->honours_put(), true);
+  EXPECT_EQ(proxy->faults_done(), 2);
+}
+
+TEST_F(S3Faults, AsksForTheReasonWhenAnAnswerWithoutBodyRefuses) {
+  const auto store = open();
+  warm_up(*store);
+  proxy->add({.kind = Kind::kAnswer, .match = "HEAD", .status = 400});
+  proxy->add({.kind = Kind::kAnswer, .match = "GET", .status = 400, .code = "ExpiredToken"});
+  EXPECT_TRUE(put_if_absent(*store, "object", large, later));
+  EXPECT_EQ(proxy->faults_done(), 2);
+}
+
+TEST_F(S3Faults, SendsChecksumsThatAServiceWasToldOf) {
+  S3Options crc32 = options();
+  crc32.checksum = Checksum::kCrc32;
+  const auto store = open(crc32);
+  ASSERT_TRUE(put_if_absent(*store, "object", large, later));
+  EXPECT_TRUE(standing("object") == large);
+  const auto has = [](const std::string& header, const char* line) {
+    return header.find(line) != std::string::npos;
+  };
+  for (const std::string& begun : proxy->headers("?uploads="))
+    EXPECT_TRUE(has(begun, "x-amz-checksum-algorithm: CRC32")) << begun;
+  const auto parts = proxy->headers("object?partNumber");
+  EXPECT_EQ(parts.size(), 3u);
+  for (const std::string& part : parts) EXPECT_TRUE(has(part, "x-amz-checksum-crc32: ")) << part;
 }
 
 TEST_F(S3Faults, FindsAnothersObjectAfterALostAnswer) {
@@ -192,12 +256,43 @@ TEST_F(S3Faults, ReadsAgainWhatWasCutOff) {
 }
 
 TEST_F(S3Faults, FetchesCredentialsAgainAndSetsItsClock) {
-  const auto store = open();
+  std::string access_key = kTestAccessKey;
+  S3Options changing = options();
+  changing.client.credentials.environment = [&](const std::string& name) {
+    return name == "AWS_ACCESS_KEY_ID" ? access_key : test_environment()(name);
+  };
+  const auto store = open(changing);
+  warm_up(*store);
+  access_key = kSecondAccessKey;
   proxy->add({.kind = Kind::kAnswer, .match = "PUT", .status = 400, .code = "ExpiredToken"});
-  proxy->add(
-      {.kind = Kind::kAnswer, .match = "PUT", .status = 403, .code = "RequestTimeTooSkewed"});
+  proxy->add({.kind = Kind::kAnswer,
+              .match = "PUT",
+              .amount = 300,
+              .status = 403,
+              .code = "RequestTimeTooSkewed"});
   EXPECT_TRUE(put_if_absent(*store, "object", "content", later));
-  EXPECT_EQ(proxy->faults_done(), 2);
+  const auto tries = proxy->headers("/object");
+  ASSERT_EQ(tries.size(), 3u);
+  EXPECT_NE(tries[0].find(kTestAccessKey), std::string::npos);
+  EXPECT_NE(tries[1].find(kSecondAccessKey), std::string::npos);
+  const auto sent_s = [](const std::string& header) {
+    std::string time = header.substr(header.find("x-amz-date: ") + 12, 16);
+    for (const int at : {13, 11}) time.insert(static_cast<std::size_t>(at), ":");
+    for (const int at : {6, 4}) time.insert(static_cast<std::size_t>(at), "-");
+    return parse_iso_time(time);
+  };
+  ASSERT_GT(sent_s(tries[0]), 0);
+  EXPECT_GE(sent_s(tries[2]) - sent_s(tries[0]), 299);
+}
+
+TEST_F(S3Faults, LooksForOtherCredentialsWhenTheServiceDoesNotKnowThem) {
+  int asked = 0;
+  S3Options changed = options();
+  changed.client.credentials.environment = [&](const std::string& name) {
+    return name == "AWS_ACCESS_KEY_ID" && asked++ == 0 ? "unknown" : test_environment()(name);
+  };
+  EXPECT_TRUE(S3Store::open(changed, false, later));
+  EXPECT_EQ(asked, 2);
 }
 
 TEST_F(S3Faults, LeavesNoUploadWhenASourceFails) {
@@ -219,7 +314,11 @@ TEST_F(S3Faults, LeavesNoUploadWhenASourceFails) {
 TEST_F(S3Faults, LeavesNoUploadWhenAServiceRefusesAPart) {
   const auto store = open();
   warm_up(*store);
-  proxy->add({.kind = Kind::kAnswer, .match = kSecondPart, .status = 403, .code = "AccessDenied"});
+  proxy->add({.kind = Kind::kAnswer,
+              .match = kSecondPart,
+              .times = 2,
+              .status = 403,
+              .code = "AccessDenied"});
   EXPECT_EQ(put_if_absent(*store, "object", large, later).error().code, Code::kInvalid);
   EXPECT_TRUE(uploads().empty());
 }
@@ -256,6 +355,31 @@ TEST_F(S3Killed, IsClearedAwayOnceNobodyHasTouchedItForLong) {
   impatient.orphan_age = 0s;
   open(impatient);
   EXPECT_TRUE(uploads().empty());
+}
+
+TEST_F(S3Faults, SparesAnUploadWhoseThousandAndFirstPartIsYoung) {
+  const auto answer = [&](const char* match, const std::string& body) {
+    proxy->add({.kind = Kind::kAnswer, .match = match, .status = 200, .body = body});
+  };
+  const auto open_with_second_page = [&](const std::string& time) {
+    answer("&uploads=",
+           "<ListMultipartUploadsResult><Upload><Key>" + prefix +
+               "/object</Key><UploadId>one</UploadId><Initiated>2013-05-24T00:00:00Z</Initiated>"
+               "</Upload></ListMultipartUploadsResult>");
+    answer("max-parts=",
+           "<ListPartsResult><IsTruncated>true</IsTruncated><NextPartNumberMarker>1000"
+           "</NextPartNumberMarker><Part><LastModified>2013-05-24T00:00:00Z</LastModified></Part>"
+           "</ListPartsResult>");
+    answer("part-number-marker=1000", "<ListPartsResult><Part><LastModified>" + time +
+                                          "</LastModified></Part></ListPartsResult>");
+    open();
+  };
+  open_with_second_page("2999-01-01T00:00:00Z");
+  EXPECT_EQ(proxy->faults_done(), 3);
+  EXPECT_EQ(proxy->seen("DELETE"), 0);
+  open_with_second_page("2013-05-24T00:00:01Z");
+  EXPECT_EQ(proxy->faults_done(), 6);
+  EXPECT_EQ(proxy->seen("DELETE"), 1);
 }
 
 TEST_F(S3Faults, ClearsAwayAProbeThatWasLeftBehind) {

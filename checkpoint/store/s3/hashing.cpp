@@ -19,25 +19,14 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
   return out;
 }
 
-std::string md5(std::span<const std::byte> bytes) {
+Result<std::string> md5(std::span<const std::byte> bytes) {
   std::string out(EVP_MAX_MD_SIZE, '\0');
   unsigned int size = 0;
-  SUREFOOT_CHECK(EVP_Digest(bytes.data(), bytes.size(),
-                            reinterpret_cast<unsigned char*>(out.data()), &size, EVP_md5(),
-                            nullptr) == 1);
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(out.data()), &size,
+                 EVP_md5(), nullptr) != 1)
+    return error(Code::kInvalid,
+                 "this machine does not allow MD5: set checkpoint.s3.checksum to crc32 or none");
   out.resize(size);
-  return out;
-}
-
-std::string hex(std::string_view raw) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(raw.size() * 2);
-  for (const char c : raw) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += kDigits[byte >> 4];
-    out += kDigits[byte & 15];
-  }
   return out;
 }
 

@@ -42,17 +42,13 @@ HttpAnswer::End end_of(CURLcode code, bool sent) {
     case CURLE_SSL_ISSUER_ERROR:
       return End::kUntrusted;
     case CURLE_WRITE_ERROR:
-      return End::kTooLong;
+      return End::kNonsense;
     default:
       return sent ? End::kBroken : End::kNotReached;
   }
 }
 
 }  // namespace
-
-std::int64_t parse_http_date(const std::string& text) {
-  return curl_getdate(text.c_str(), nullptr);
-}
 
 struct Http::Transfer {
   Id id = 0;
@@ -181,10 +177,11 @@ void Http::Shared::set_options(Transfer& transfer) const {
   if (options.direct) curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, milliseconds(options.connect_timeout));
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  const Duration stall =
+      request.stall_timeout > Duration::zero() ? request.stall_timeout : options.stall_timeout;
   curl_easy_setopt(
       easy, CURLOPT_LOW_SPEED_TIME,
-      std::max(1L, static_cast<long>(
-                       std::chrono::ceil<std::chrono::seconds>(options.stall_timeout).count())));
+      std::max(1L, static_cast<long>(std::chrono::ceil<std::chrono::seconds>(stall).count())));
   if (request.deadline != Time::max())
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
                      std::max(1L, milliseconds(request.deadline - now())));

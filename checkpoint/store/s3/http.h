@@ -35,11 +35,18 @@ struct HttpRequest {
   std::span<const std::byte> body;  // both stay valid until the request is finished or cancelled
   std::span<std::byte> into;        // where the body of a 2xx goes; empty: into the answer's text
   Time deadline = Time::max();
+  Duration stall_timeout{};  // 0: that of HttpOptions
 };
 
 struct HttpAnswer {
-  enum class End { kAnswered, kNotReached, kBroken, kTimedOut, kUntrusted, kTooLong };
-  End end = End::kAnswered;
+  enum class End {
+    kAnswered,    // the service gave a whole answer
+    kNotReached,  // no connection was made: nothing can have happened
+    kBroken,      // the connection broke before the answer was whole
+    kTimedOut,    // nothing moved for too long, or it took too long in all
+    kUntrusted,   // the certificate is not one to trust
+    kNonsense,    // an answer, but none that fits, such as one that does not end
+  } end = End::kAnswered;
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string text;                            // kMaxReplyBytes at most
@@ -52,9 +59,6 @@ struct HttpAnswer {
     return found == headers.end() ? "" : found->second;
   }
 };
-
-// Of a Date header, seconds since 1970; -1: it is none.
-[[nodiscard]] std::int64_t parse_http_date(const std::string& text);
 
 class Http {
  public:

@@ -14,8 +14,20 @@ constexpr std::int64_t kMaxParts = 10000;  // of S3
 constexpr std::int64_t kMiB = 1 << 20;
 // Arbitrary, as in list().
 constexpr int kMaxPages = 1000;
-// An abort is a small request; what takes longer is tried again later.
-constexpr Duration kAbortTime = std::chrono::seconds(10);
+// Arbitrary. Aborts are small requests; what takes longer is tried again later.
+constexpr Duration kAbortTime = std::chrono::seconds(3);
+// Arbitrary. Clearing happens while somebody waits for what comes next, and can wait itself.
+constexpr Duration kClearingTime = std::chrono::seconds(5);
+// Services put the parts of a large object together without a word.
+constexpr Duration kCompleteStall = std::chrono::minutes(3);
+constexpr const char* kCrc32Header = "x-amz-checksum-crc32";
+
+// What add_checksum() has put into it; empty: another checksum.
+std::string crc32_of(const Request& request) {
+  for (const auto& [name, value] : request.headers)
+    if (name == kCrc32Header) return value;
+  return "";
+}
 
 // Of all parts but the last.
 std::int64_t part_bytes_for(std::int64_t bytes, std::int64_t wanted) {
@@ -64,6 +76,9 @@ Result<std::string> S3Store::initiate(const std::string& key, const std::string&
   Request start = request("POST", key, "begin to write", deadline);
   start.query = {{"uploads", ""}};
   start.headers.emplace_back("x-amz-meta-surefoot-write", write_id);
+  // AWS takes checksums of parts only where they were announced.
+  if (options_.checksum == Checksum::kCrc32)
+    start.headers.emplace_back("x-amz-checksum-algorithm", "CRC32");
   const Finished finished = client_.perform(std::move(start));
   if (!finished.answer) return finished.answer.error();
   auto upload = parse_initiated(finished.answer->text);
@@ -82,9 +97,9 @@ Request S3Store::part_request(const std::string& key, const std::string& upload,
   return part;
 }
 
-Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
-                                                     const std::string& upload, std::int64_t bytes,
-                                                     const ByteSource& source, Time deadline) {
+Result<std::vector<UploadedPart>> S3Store::send_parts(const std::string& key,
+                                                      const std::string& upload, std::int64_t bytes,
+                                                      const ByteSource& source, Time deadline) {
   struct Part {
     std::int64_t number;
     std::vector<std::byte> bytes;
@@ -94,7 +109,7 @@ Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
   const std::int64_t count = (bytes + part_bytes - 1) / part_bytes;
   const auto most = static_cast<std::size_t>(
       std::max<std::int64_t>(1, options_.part_bytes * options_.parallel / part_bytes));
-  std::vector<std::string> etags(static_cast<std::size_t>(count));
+  std::vector<UploadedPart> uploaded(static_cast<std::size_t>(count));
   PartCutter cutter(source);
   std::vector<Part> parts;
   std::vector<std::vector<std::byte>> buffers;
@@ -113,7 +128,9 @@ Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
       status = cutter.fill(part.bytes);
       if (!status) break;
       SUREFOOT_CHECK(part.bytes.size() == expected);
-      part.id = client_.start(part_request(key, upload, number, part.bytes, deadline));
+      Request request = part_request(key, upload, number, part.bytes, deadline);
+      uploaded[static_cast<std::size_t>(number - 1)].crc32 = crc32_of(request);
+      part.id = client_.start(std::move(request));
       parts.push_back(std::move(part));
       continue;
     }
@@ -125,7 +142,7 @@ Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
     if (!finished.answer) {
       status = finished.answer.error();
     } else {
-      std::string& etag = etags[static_cast<std::size_t>(done->number - 1)];
+      std::string& etag = uploaded[static_cast<std::size_t>(done->number - 1)].etag;
       etag = finished.answer->header("etag");
       if (etag.empty())
         status = error(Code::kInvalid, "cannot write s3://{}/{}: a part was given no ETag",
@@ -138,15 +155,18 @@ Result<std::vector<std::string>> S3Store::send_parts(const std::string& key,
   SUREFOOT_TRY(std::move(status));
   SUREFOOT_ASSIGN(const bool at_end, cutter.is_empty());
   SUREFOOT_CHECK(at_end);
-  return etags;
+  return uploaded;
 }
 
 Finished S3Store::complete(const std::string& key, const std::string& upload,
-                           const std::vector<std::string>& etags, bool conditional, Time deadline) {
-  const std::string body = complete_body(etags);
+                           const std::vector<UploadedPart>& parts, bool conditional,
+                           Time deadline) {
+  const std::string body = complete_body(parts);
   Request finish = request("POST", key, "finish", deadline);
   finish.query = {{"uploadId", upload}};
   finish.body = as_bytes(body);
+  finish.root = "CompleteMultipartUploadResult";
+  finish.stall_timeout = std::max(kCompleteStall, options_.client.http.stall_timeout);
   if (conditional) finish.headers.emplace_back("if-none-match", "*");
   return client_.perform(std::move(finish));
 }
@@ -158,31 +178,42 @@ Status S3Store::put_large(const std::string& name, std::int64_t bytes, const Byt
   // With a condition too: better than to send it all in vain.
   SUREFOOT_ASSIGN(const Standing before, look(at, deadline));
   if (before.there) return error(Code::kExists, "{}/{} is there already", url(), name);
-  // A name has one writer, so others of this name are of an earlier life; at worst that of another
-  // publisher, who then begins again.
-  if (auto others = orphans(at, true, deadline)) {
-    for (const auto& [other, upload] : *others)
-      if (other == at) abort(other, upload, deadline);
-  }
   const std::string write_id = make_job_id();
   SUREFOOT_ASSIGN(const std::string upload, initiate(at, write_id, deadline));
-  auto etags = send_parts(at, upload, bytes, source, deadline);
-  if (!etags) {
-    abort(at, upload, deadline);
-    return std::move(etags).error();
+  auto parts = send_parts(at, upload, bytes, source, deadline);
+  if (!parts) {
+    abort(at, upload);
+    // Whoever has written it meanwhile has aborted our upload.
+    if (parts.error().code == Code::kRetry) {
+      const auto after = look(at, deadline);
+      if (after && after->there) return error(Code::kExists, "{}/{} is there already", url(), name);
+    }
+    return std::move(parts).error();
   }
-  const Finished finished = complete(at, upload, *etags, conditional, deadline);
+  const Finished finished = complete(at, upload, *parts, conditional, deadline);
   Status settled = settle_put(at, write_id, conditional, finished, deadline);
   // Where nobody knows, it may be completed still.
   if (!finished.answer && !settled && settled.error().code != Code::kOutcomeUnknown)
-    abort(at, upload, deadline);
+    abort(at, upload);
+  if (settled) abort_others(at, deadline);
   clear_left_behind(deadline);
   return settled;
 }
 
-void S3Store::abort(const std::string& key, const std::string& upload, Time deadline) {
+void S3Store::abort(const std::string& key, const std::string& upload) {
   to_abort_.emplace_back(key, upload);
-  const Time until = std::min(deadline, now() + kAbortTime);
+  abort_all(now() + kAbortTime);
+}
+
+void S3Store::abort_others(const std::string& key, Time deadline) {
+  if (!can_list_uploads_) return;
+  const auto others = orphans(key, true, std::min(deadline, now() + kClearingTime));
+  if (!others) return;  // said by clear_left_behind(), which asks for the same
+  for (const auto& [other, upload] : *others)
+    if (other == key) to_abort_.emplace_back(other, upload);
+}
+
+void S3Store::abort_all(Time until) {
   Uploads left;
   for (const auto& [one, id] : std::exchange(to_abort_, {})) {
     Request abort = request("DELETE", one, "abort an upload of", until);
@@ -195,41 +226,46 @@ void S3Store::abort(const std::string& key, const std::string& upload, Time dead
 }
 
 Result<bool> S3Store::honours_complete(Time deadline) {
-  if (honours_complete_) return *honours_complete_;
-  const std::string probe = probe_key();
-  const Body body = as_bytes(std::string_view("surefoot asks whether If-None-Match is honoured\n"));
-  if (const Finished first = put(probe, body, "probe", false, deadline); !first.answer)
-    return first.answer.error();
-  SUREFOOT_ASSIGN(const std::string upload, initiate(probe, "probe", deadline));
-  const Finished part = client_.perform(part_request(probe, upload, 1, body, deadline));
-  if (!part.answer) {
-    abort(probe, upload, deadline);
-    return part.answer.error();
-  }
-  const Finished second = complete(probe, upload, {part.answer->header("etag")}, true, deadline);
-  const bool honoured = !second.answer && second.answer.error().code == Code::kExists;
-  if (!second.answer) abort(probe, upload, deadline);
-  (void)client_.perform(request("DELETE", probe, "remove", deadline));
-  const bool refused = second.status == 400 || second.status == 405 || second.status == 501;
-  if (!second.answer && !honoured && !refused) return second.answer.error();
-  honours_complete_ = honoured;
-  if (!honoured)
-    spdlog::warn(
-        "{} at {} does not honour put-if-absent for multipart uploads: objects are looked at "
-        "before and after",
-        url(), client_.address().host());
-  return honoured;
+  const auto write = [&](const std::string& probe, Body body, bool conditional) -> Finished {
+    const auto failed = [](const Error& why) {
+      Finished finished;
+      finished.answer = why;
+      return finished;
+    };
+    auto upload = initiate(probe, "probe", deadline);
+    if (!upload) return failed(upload.error());
+    Request request = part_request(probe, *upload, 1, body, deadline);
+    const std::string crc32 = crc32_of(request);
+    Finished finished = client_.perform(std::move(request));
+    if (finished.answer)
+      finished = complete(probe, *upload, {{finished.answer->header("etag"), crc32}}, conditional,
+                          deadline);
+    if (!finished.answer) abort(probe, *upload);
+    return finished;
+  };
+  return honours(honours_complete_, "put-if-absent for multipart uploads", write, deadline);
+}
+
+bool S3Store::is_old(std::int64_t time_s, std::int64_t now_s) const {
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(options_.orphan_age);
+  return now_s >= 0 && now_s - time_s >= age.count();
 }
 
 Result<bool> S3Store::is_untouched(const std::string& key, const std::string& upload,
                                    Time deadline) {
-  Request parts = request("GET", key, "look at an upload of", deadline);
-  parts.query = {{"uploadId", upload}, {"max-parts", "1000"}};
-  const Finished finished = client_.perform(std::move(parts));
-  if (!finished.answer) return finished.answer.error();
-  SUREFOOT_ASSIGN(const std::int64_t newest_s, parse_newest_part(finished.answer->text));
-  const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
-  return now_s >= 0 && std::chrono::seconds(now_s - newest_s) >= options_.orphan_age;
+  PartPage page;
+  for (int i = 0; i < kMaxPages; ++i) {
+    Request parts = request("GET", key, "look at an upload of", deadline);
+    parts.query = {{"uploadId", upload}, {"max-parts", "1000"}};
+    if (!page.next.empty()) parts.query.emplace_back("part-number-marker", page.next);
+    const Finished finished = client_.perform(std::move(parts));
+    if (!finished.answer) return finished.answer.error();
+    SUREFOOT_ASSIGN(page, parse_parts(finished.answer->text));
+    const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
+    if (!is_old(page.newest_s, now_s)) return false;
+    if (page.next.empty()) return true;
+  }
+  return false;
 }
 
 Result<S3Store::Uploads> S3Store::orphans(const std::string& key_prefix, bool of_any_age,
@@ -249,10 +285,9 @@ Result<S3Store::Uploads> S3Store::orphans(const std::string& key_prefix, bool of
     const std::int64_t now_s = parse_http_date(finished.answer->header("date"));
     for (const ListedUpload& upload : page.uploads) {
       if (!upload.key.starts_with(key_prefix)) continue;
-      const auto age = std::chrono::seconds(now_s < 0 ? 0 : now_s - upload.initiated_s);
       if (of_any_age) {
         found.emplace_back(upload.key, upload.id);
-      } else if (age >= options_.orphan_age) {
+      } else if (is_old(upload.initiated_s, now_s)) {
         SUREFOOT_ASSIGN(const bool untouched, is_untouched(upload.key, upload.id, deadline));
         if (untouched) found.emplace_back(upload.key, upload.id);
       }
@@ -263,10 +298,12 @@ Result<S3Store::Uploads> S3Store::orphans(const std::string& key_prefix, bool of
 }
 
 void S3Store::clear_left_behind(Time deadline) {
+  deadline = std::min(deadline, now() + kClearingTime);
   if (const auto probes = list_all(std::string(kTemporary), deadline)) {
     for (const ObjectInfo& probe : *probes)
       if (probe.age >= options_.orphan_age) (void)remove(probe.name, deadline);
   }
+  abort_all(deadline);
   if (!can_list_uploads_) return;
   const auto found = orphans(key(""), false, deadline);
   if (!found) {
@@ -278,8 +315,9 @@ void S3Store::clear_left_behind(Time deadline) {
   }
   for (const auto& [key, upload] : *found) {
     spdlog::info("aborting an upload of s3://{}/{} that was left behind", options_.bucket, key);
-    abort(key, upload, deadline);
+    to_abort_.emplace_back(key, upload);
   }
+  abort_all(deadline);
 }
 
 }  // namespace surefoot::s3

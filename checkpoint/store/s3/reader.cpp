@@ -1,40 +1,11 @@
 #include "checkpoint/store/s3/reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
+#include "checkpoint/store/s3/replies.h"
+
 namespace surefoot::s3 {
-namespace {
-
-// "bytes 0-99/1000".
-struct ContentRange {
-  std::int64_t first = -1;
-  std::int64_t last = -1;
-  std::int64_t total = -1;
-};
-
-ContentRange parse_content_range(std::string_view text) {
-  const auto number = [&text](char before) {
-    std::int64_t value = -1;
-    if (!text.starts_with(before)) return value;
-    text.remove_prefix(1);
-    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (code != std::errc()) return std::int64_t{-1};
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    return value;
-  };
-  ContentRange range;
-  if (!text.starts_with("bytes ")) return range;
-  text.remove_prefix(5);
-  range.first = number(' ');
-  range.last = number('-');
-  range.total = number('/');
-  return range;
-}
-
-}  // namespace
-
 Request Reader::range(const std::string& key, std::int64_t offset, std::span<std::byte> into,
                       Time deadline) const {
   Request request;
@@ -61,18 +32,17 @@ Status Reader::check(const std::string& key, std::int64_t offset, std::size_t as
   const HttpAnswer& answer = *finished.answer;
   const auto received = static_cast<std::int64_t>(answer.received);
   const std::string header = answer.header("content-range");
-  const ContentRange range = parse_content_range(header);
+  const auto range = parse_content_range(header);
   // A service that ignores Range sends the whole object; one that honours it may say 200 all the
   // same.
   const bool whole = header.empty() && answer.status == 200 && offset == 0;
-  if (!whole && (range.first != offset || range.last - range.first + 1 != received ||
-                 range.total <= range.last)) {
+  if (!whole && (!range || range->first != offset || range->last != offset + received - 1)) {
     return error(Code::kRetry,
                  "cannot read s3://{}/{} at {}: the answer is not the range asked for",
                  client_.address().bucket(), key, client_.address().host());
   }
   if (received < static_cast<std::int64_t>(asked)) return short_of(offset + received);
-  total_ = whole ? received : range.total;
+  total_ = whole ? received : range->total;
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "checkpoint/store/s3/replies.h"
 
+#include <curl/curl.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -101,9 +103,10 @@ ErrorReply parse_error(std::string_view body) {
           printable(text_of(*root, "Region"))};
 }
 
-bool holds_an_error(std::string_view body) {
+std::string root_name(std::string_view body) {
   pugi::xml_document document;
-  return root_of(document, body, "Error").has_value();
+  if (!parse(document, body)) return "";
+  return std::string(local_name(document.document_element()));
 }
 
 Result<ListPage> parse_list(std::string_view body) {
@@ -156,26 +159,31 @@ Result<UploadPage> parse_uploads(std::string_view body) {
   return page;
 }
 
-Result<std::int64_t> parse_newest_part(std::string_view body) {
+Result<PartPage> parse_parts(std::string_view body) {
   pugi::xml_document document;
   SUREFOOT_ASSIGN(const pugi::xml_node root, root_of(document, body, "ListPartsResult"));
-  std::int64_t newest = 0;
+  PartPage page;
   for (const pugi::xml_node& node : root.children()) {
     if (local_name(node) != "Part") continue;
     SUREFOOT_ASSIGN(const std::int64_t time, time_of(text_of(node, "LastModified")));
-    newest = std::max(newest, time);
+    page.newest_s = std::max(page.newest_s, time);
   }
-  return newest;
+  if (text_of(root, "IsTruncated") != "true") return page;
+  page.next = text_of(root, "NextPartNumberMarker");
+  if (page.next.empty())
+    return error(Code::kCorrupt, "the list goes on, but the reply does not say where");
+  return page;
 }
 
-std::string complete_body(const std::vector<std::string>& etags) {
+std::string complete_body(const std::vector<UploadedPart>& parts) {
   pugi::xml_document document;
   pugi::xml_node root = document.append_child("CompleteMultipartUpload");
   root.append_attribute("xmlns") = "http://s3.amazonaws.com/doc/2006-03-01/";
-  for (std::size_t i = 0; i < etags.size(); ++i) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
     pugi::xml_node part = root.append_child("Part");
     part.append_child("PartNumber").text() = static_cast<unsigned>(i + 1);
-    part.append_child("ETag").text() = etags[i].c_str();
+    part.append_child("ETag").text() = parts[i].etag.c_str();
+    if (!parts[i].crc32.empty()) part.append_child("ChecksumCRC32").text() = parts[i].crc32.c_str();
   }
   struct Writer : pugi::xml_writer {
     std::string text;
@@ -185,6 +193,38 @@ std::string complete_body(const std::vector<std::string>& etags) {
   } writer;
   document.save(writer, "", pugi::format_raw | pugi::format_no_declaration);
   return std::move(writer.text);
+}
+
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  if (!text.starts_with("bytes ")) return {};
+  text.remove_prefix(5);
+  // Digits only: from_chars() alone takes a sign as well.
+  const auto number = [&text](char before) -> std::int64_t {
+    std::int64_t value = -1;
+    if (text.size() < 2 || text[0] != before || text[1] < '0' || text[1] > '9') return -1;
+    text.remove_prefix(1);
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (code != std::errc()) return -1;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    return value;
+  };
+  ContentRange range;
+  range.first = number(' ');
+  range.last = number('-');
+  range.total = number('/');
+  if (!text.empty() || range.first < 0 || range.last < range.first || range.total <= range.last)
+    return {};
+  return range;
+}
+
+Duration parse_retry_after(std::string_view text) {
+  static constexpr std::int64_t kLongest_s = 3600;
+  const auto value = size_of(text);
+  return std::chrono::seconds(value ? std::min(*value, kLongest_s) : 0);
+}
+
+std::int64_t parse_http_date(const std::string& text) {
+  return curl_getdate(text.c_str(), nullptr);
 }
 
 }  // namespace surefoot::s3

@@ -10,9 +10,8 @@ using End = Outcome::End;
 using What = Decision::What;
 
 // Arbitrary: the first pause is short since a connection that was kept open and has died is the
-// usual cause; the last is what a throttled bucket needs to grow.
+// usual cause; the last (kLongestPause) is what a throttled bucket needs to grow.
 constexpr Duration kBase = std::chrono::milliseconds(200);
-constexpr Duration kLongestPause = std::chrono::seconds(20);
 
 template <std::size_t N>
 bool is_one_of(std::string_view code, const std::array<std::string_view, N>& codes) {
@@ -23,6 +22,14 @@ bool credentials_are_old(const Outcome& outcome) {
   static constexpr std::array<std::string_view, 4> kCodes = {
       "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"};
   return is_one_of(outcome.code, kCodes);
+}
+
+// They may have been changed where they stand since they were read there.
+bool others_may_do(const Outcome& outcome) {
+  if (credentials_are_old(outcome) || outcome.code == "InvalidAccessKeyId" ||
+      outcome.code == "SignatureDoesNotMatch")
+    return true;
+  return (outcome.status == 401 || outcome.status == 403) && outcome.code != "RequestTimeTooSkewed";
 }
 
 bool is_passing(const Outcome& outcome) {
@@ -104,7 +111,7 @@ Decision decide_retry(const Outcome& outcome, const Tries& tries, std::uint64_t 
   const bool answered = outcome.end == End::kAnswered;
   if (answered && outcome.status >= 200 && outcome.status < 300 && outcome.code.empty())
     return {What::kTake, {}, Code::kRetry, ""};
-  if (answered && credentials_are_old(outcome) && !tries.credentials_new)
+  if (answered && others_may_do(outcome) && !tries.credentials_new)
     return {What::kNewCredentials, {}, Code::kRetry, said(outcome)};
   if (answered && outcome.code == "RequestTimeTooSkewed" && !tries.clock_set)
     return {What::kSetClock, {}, Code::kRetry, said(outcome)};
@@ -119,9 +126,17 @@ Decision decide_retry(const Outcome& outcome, const Tries& tries, std::uint64_t 
   return decision;
 }
 
+bool may_not_know_a_header(int status, std::string_view code) {
+  static constexpr std::array<std::string_view, 3> kCodes = {"NotImplemented", "InvalidArgument",
+                                                             "InvalidRequest"};
+  return status == 405 || status == 501 || is_one_of(code, kCodes);
+}
+
 bool may_have_happened(const Outcome& outcome) {
   if (outcome.end == End::kNotReached || outcome.end == End::kUntrusted) return false;
   if (outcome.end != End::kAnswered) return true;
+  // An error inside of a success.
+  if (outcome.status >= 200 && outcome.status < 300) return true;
   // A service that says it is too busy has not begun; one that failed, or a proxy that lost it, may
   // have.
   return outcome.status >= 500 && outcome.status != 503 && outcome.status != 501;

@@ -10,21 +10,19 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/store/s3/http.h"
 #include "common/clock.h"
 #include "common/status.h"
 
 namespace surefoot::s3 {
 
+// No pause between two tries is longer, whatever the service asks for.
+inline constexpr Duration kLongestPause = std::chrono::seconds(20);
+
 // How a try ended.
 struct Outcome {
-  enum class End {
-    kAnswered,    // the service gave a whole answer: status, code
-    kNotReached,  // no connection was made: nothing can have happened
-    kBroken,      // the connection broke before the answer was whole
-    kTimedOut,    // nothing moved for too long, or it took too long in all
-    kUntrusted,   // the certificate is not one to trust
-    kNonsense,    // an answer, but none that fits
-  } end = End::kAnswered;
+  using End = HttpAnswer::End;
+  End end = End::kAnswered;
   int status = 0;
   std::string code;        // of the error's body; empty: none
   std::string message;     // the service's or the transport's own words
@@ -34,7 +32,7 @@ struct Outcome {
 
 struct Tries {
   int done = 1;                  // this one included
-  bool credentials_new = false;  // they were fetched anew for this request already
+  bool credentials_new = false;  // they were looked for anew for this request already
   bool clock_set = false;        // the time was taken from the service already
   int most = 8;
 };
@@ -43,7 +41,7 @@ struct Decision {
   enum class What {
     kTake,            // the answer is what was asked for
     kWait,            // try again after `wait`
-    kNewCredentials,  // fetch credentials again, then try again at once
+    kNewCredentials,  // look for credentials again, then try again at once
     kSetClock,        // take the time from the answer's Date, then try again at once
     kGiveUp,          // `code` and `reason`
   } what;
@@ -55,6 +53,10 @@ struct Decision {
 // `random`: 64 random bits.
 [[nodiscard]] Decision decide_retry(const Outcome& outcome, const Tries& tries,
                                     std::uint64_t random);
+
+// Is this how services refuse a header that they do not know? Others say so of other mistakes too:
+// whoever asks makes sure that the same request without the header is taken.
+[[nodiscard]] bool may_not_know_a_header(int status, std::string_view code);
 
 // May the service have done what this try asked for, or do it still, though it was not confirmed?
 [[nodiscard]] bool may_have_happened(const Outcome& outcome);

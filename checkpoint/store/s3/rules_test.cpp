@@ -1,13 +1,16 @@
 // Signatures, addresses, replies, retries and credentials: what is decided without a network.
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 
 #include <random>
 
+#include "checkpoint/hex_digests.h"
 #include "checkpoint/store/s3/address.h"
 #include "checkpoint/store/s3/credentials.h"
 #include "checkpoint/store/s3/hashing.h"
 #include "checkpoint/store/s3/replies.h"
 #include "checkpoint/store/s3/retry.h"
+#include "checkpoint/store/s3/s3_store.h"
 #include "checkpoint/store/s3/signature.h"
 #include "common/digest.h"
 
@@ -74,9 +77,9 @@ TEST(Signature, OfAQueryWithoutValueAndOfAListAreThePublishedOnes) {
 }
 
 TEST(Signature, DerivesThePublishedKey) {
-  EXPECT_EQ(
-      hex(signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1", "iam")),
-      "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
+  EXPECT_EQ(to_hex(signing_key("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1",
+                               "iam")),
+            "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
 }
 
 TEST(Signature, EncodesWhatIsReservedAndKeepsSlashesOfPaths) {
@@ -93,8 +96,23 @@ TEST(Signature, WritesAndReadsTimes) {
 }
 
 TEST(Hashing, GivesTheKnownDigests) {
-  EXPECT_EQ(base64(md5(as_bytes(std::string_view("hello")))), "XUFAKrxLKna5cZ2REBfFkg==");
+  EXPECT_EQ(base64(md5(as_bytes(std::string_view("hello"))).value()), "XUFAKrxLKna5cZ2REBfFkg==");
   EXPECT_EQ(crc32(as_bytes(std::string_view("123456789"))), 0xcbf43926U);
+}
+
+// As on a machine whose policy is FIPS.
+TEST(Hashing, SaysWhatToSetWhereMd5IsNotAllowed) {
+  ASSERT_EQ(EVP_set_default_properties(nullptr, "fips=yes"), 1);
+  const auto digest = md5({});
+  S3Options options;
+  options.bucket = "models";
+  const auto store = S3Store::open(options, true, now());
+  ASSERT_EQ(EVP_set_default_properties(nullptr, ""), 1);
+  ASSERT_FALSE(digest);
+  EXPECT_EQ(digest.error().code, Code::kInvalid);
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().code, Code::kInvalid);
+  EXPECT_NE(store.error().message.find("checkpoint.s3.checksum"), std::string::npos);
 }
 
 TEST(Address, IsOfTheStyleThatWorks) {
@@ -164,8 +182,9 @@ TEST(Replies, ReadsErrorsAlsoInsideOfASuccess) {
   const std::string body =
       "<?xml version=\"1.0\"?>\n\n<Error><Code>InternalError</Code><Message>We encountered\nan "
       "error</Message><Region>eu-west-1</Region></Error>";
-  EXPECT_TRUE(holds_an_error(body));
-  EXPECT_FALSE(holds_an_error("<CompleteMultipartUploadResult/>"));
+  EXPECT_EQ(root_name(body), "Error");
+  EXPECT_EQ(root_name("<s3:CompleteMultipartUploadResult/>"), "CompleteMultipartUploadResult");
+  EXPECT_EQ(root_name("  "), "");
   EXPECT_EQ(parse_error(body).code, "InternalError");
   EXPECT_EQ(parse_error(body).message, "We encountered an error");
   EXPECT_EQ(parse_error(body).region, "eu-west-1");
@@ -186,16 +205,49 @@ TEST(Replies, ReadsUploadsAndParts) {
   EXPECT_EQ(page->uploads.at(0).id, "u");
   EXPECT_EQ(page->next_key, "k");
   EXPECT_EQ(page->next_id, "m");
-  EXPECT_EQ(parse_newest_part("<ListPartsResult><Part><LastModified>2013-05-24T00:00:00Z"
-                              "</LastModified></Part><Part><LastModified>2013-05-24T00:00:05Z"
-                              "</LastModified></Part></ListPartsResult>")
-                .value(),
-            1369353605);
-  EXPECT_EQ(parse_newest_part("<ListPartsResult/>").value(), 0);
-  EXPECT_EQ(complete_body({"\"a\"", "b"}),
+  const auto parts = parse_parts(
+      "<ListPartsResult><IsTruncated>true</IsTruncated><NextPartNumberMarker>2"
+      "</NextPartNumberMarker><Part><LastModified>2013-05-24T00:00:00Z</LastModified></Part>"
+      "<Part><LastModified>2013-05-24T00:00:05Z</LastModified></Part></ListPartsResult>");
+  ASSERT_TRUE(parts);
+  EXPECT_EQ(parts->newest_s, 1369353605);
+  EXPECT_EQ(parts->next, "2");
+  EXPECT_EQ(parse_parts("<ListPartsResult/>")->newest_s, 0);
+  EXPECT_EQ(parse_parts("<ListPartsResult/>")->next, "");
+  EXPECT_FALSE(parse_parts("<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>"));
+}
+
+TEST(Replies, ListsThePartsOfAFinishedUploadWithTheirChecksums) {
+  EXPECT_EQ(complete_body({{"\"a\"", ""}, {"b", ""}}),
             "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
             "<Part><PartNumber>1</PartNumber><ETag>\"a\"</ETag></Part>"
             "<Part><PartNumber>2</PartNumber><ETag>b</ETag></Part></CompleteMultipartUpload>");
+  EXPECT_EQ(complete_body({{"a", "y/Q5Jg=="}}),
+            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+            "<Part><PartNumber>1</PartNumber><ETag>a</ETag><ChecksumCRC32>y/Q5Jg==</ChecksumCRC32>"
+            "</Part></CompleteMultipartUpload>");
+}
+
+TEST(Replies, ReadsHeadersAndRefusesOthers) {
+  const auto range = parse_content_range("bytes 5-99/1000");
+  ASSERT_TRUE(range);
+  EXPECT_EQ(range->first, 5);
+  EXPECT_EQ(range->last, 99);
+  EXPECT_EQ(range->total, 1000);
+  EXPECT_TRUE(parse_content_range("bytes 0-9223372036854775806/9223372036854775807"));
+  for (const char* wrong :
+       {"", "bytes", "bytes ", "bytes 0-9", "bytes 0-9/", "bytes 0-9/*", "bytes */9",
+        "bytes -5-9/10", "bytes 0--9/10", "bytes 0-9/-10", "bytes 0-+9/10", "bytes 9-0/10",
+        "bytes 0-10/10", "bytes 0-9/10x", "bytes 0-9223372036854775807/9223372036854775807",
+        "bytes 0-9223372036854775808/9223372036854775809", "octets 0-9/10"})
+    EXPECT_FALSE(parse_content_range(wrong)) << wrong;
+  EXPECT_EQ(parse_retry_after("7"), 7s);
+  EXPECT_EQ(parse_retry_after("99999999"), 1h);
+  for (const char* wrong :
+       {"", "-7", "7 ", "99999999999999999999", "Fri, 24 May 2013 00:00:00 GMT"})
+    EXPECT_EQ(parse_retry_after(wrong), 0s) << wrong;
+  EXPECT_EQ(parse_http_date("Fri, 24 May 2013 00:00:00 GMT"), 1369353600);
+  EXPECT_EQ(parse_http_date("yesterday"), -1);
 }
 
 // Each reply damaged in a thousand ways: an answer or kCorrupt, never anything else.
@@ -285,12 +337,13 @@ TEST(Retry, WaitsAsLongAsTheServiceAsks) {
 
 TEST(Retry, ReportsAtOnceWhatTheUserMustChange) {
   const auto code = [](const Outcome& outcome) {
-    const Decision decision = decide_retry(outcome, {}, 1);
+    const Decision decision = decide_retry(outcome, {.credentials_new = true}, 1);
     EXPECT_EQ(decision.what, What::kGiveUp);
     return decision.code;
   };
   EXPECT_EQ(code(answer(403, "AccessDenied")), Code::kInvalid);
   EXPECT_EQ(code(answer(403, "SignatureDoesNotMatch")), Code::kInvalid);
+  EXPECT_EQ(code(answer(401)), Code::kInvalid);
   EXPECT_EQ(code(answer(404, "NoSuchBucket")), Code::kInvalid);
   EXPECT_EQ(code(answer(404, "NoSuchKey")), Code::kNotFound);
   EXPECT_EQ(code(answer(404)), Code::kNotFound);
@@ -312,7 +365,10 @@ TEST(Retry, SaysWhichRegionTheBucketIsIn) {
 }
 
 TEST(Retry, FetchesCredentialsAndSetsTheClockOnce) {
-  EXPECT_EQ(decide_retry(answer(400, "ExpiredToken"), {}, 1).what, What::kNewCredentials);
+  for (const Outcome& refused : {answer(400, "ExpiredToken"), answer(403, "InvalidAccessKeyId"),
+                                 answer(400, "SignatureDoesNotMatch"), answer(403, "AccessDenied"),
+                                 answer(401), answer(403)})
+    EXPECT_EQ(decide_retry(refused, {}, 1).what, What::kNewCredentials) << refused.code;
   EXPECT_EQ(decide_retry(answer(400, "ExpiredToken"), {.credentials_new = true}, 1).code,
             Code::kInvalid);
   EXPECT_EQ(decide_retry(answer(403, "RequestTimeTooSkewed"), {}, 1).what, What::kSetClock);
@@ -328,6 +384,32 @@ TEST(Retry, KnowsWhatMayHaveHappened) {
   EXPECT_TRUE(may_have_happened(broken(End::kTimedOut)));
   EXPECT_TRUE(may_have_happened(answer(500)));
   EXPECT_TRUE(may_have_happened(answer(504)));
+  EXPECT_TRUE(may_have_happened(answer(200, "InternalError")));
+  EXPECT_TRUE(may_have_happened(answer(200, "AccessDenied")));
+}
+
+TEST(Retry, KnowsHowAnUnknownHeaderIsRefused) {
+  for (const auto& [status, code] : {std::pair(501, ""),
+                                     {405, ""},
+                                     {400, "NotImplemented"},
+                                     {400, "InvalidArgument"},
+                                     {400, "InvalidRequest"}})
+    EXPECT_TRUE(may_not_know_a_header(status, code)) << status << code;
+  for (const auto& [status, code] : {std::pair(400, ""),
+                                     {400, "ExpiredToken"},
+                                     {403, ""},
+                                     {400, "BadDigest"},
+                                     {503, "SlowDown"},
+                                     {412, ""},
+                                     {0, ""}})
+    EXPECT_FALSE(may_not_know_a_header(status, code)) << status << code;
+}
+
+TEST(Options, TakeNoUploadForLeftBehindThatIsStillTriedAgain) {
+  const S3Options options;
+  const Duration longest =
+      options.client.tries * (options.client.try_timeout + kLongestPause);  // of one request
+  EXPECT_GE(options.orphan_age, 2 * longest);                               // a part, completing
 }
 
 TEST(Credentials, AreReadFromASectionOfTheSharedFile) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/hex_digests.h"
 #include "checkpoint/store/s3/hashing.h"
 #include "checkpoint/store/s3/replies.h"
 #include "common/ids.h"
@@ -27,11 +28,6 @@ Result<std::vector<std::byte>> take_all(const ByteSource& source, std::int64_t b
   return content;
 }
 
-// The answers of services that have no conditional writes and say so.
-bool is_refused_as_unknown(const Finished& finished) {
-  return finished.status == 400 || finished.status == 405 || finished.status == 501;
-}
-
 }  // namespace
 
 S3Store::S3Store(S3Options options, Address address)
@@ -42,6 +38,7 @@ S3Store::S3Store(S3Options options, Address address)
 Result<std::unique_ptr<S3Store>> S3Store::open(S3Options options, bool read_only, Time deadline) {
   SUREFOOT_ASSIGN(Address address, Address::make(options.endpoint, options.region, options.bucket,
                                                  options.path_style));
+  if (options.checksum == Checksum::kMd5) SUREFOOT_TRY(md5({}));
   options.client.region = options.region;
   // A proxy of the environment is for the way out of this machine.
   options.client.http.direct = is_loopback(address.endpoint());
@@ -81,9 +78,9 @@ Status S3Store::in_time(const std::string& name, Time deadline) const {
 void S3Store::add_checksum(Request& request) const {
   switch (options_.checksum) {
     case Checksum::kMd5: {
-      const std::string digest = md5(request.body);
+      const std::string digest = md5(request.body).value();  // open() has tried it
       request.headers.emplace_back("content-md5", base64(digest));
-      request.etag = hex(digest);
+      request.etag = to_hex(digest);
       break;
     }
     case Checksum::kCrc32: {
@@ -130,7 +127,18 @@ Status S3Store::put_small(const std::string& name, Body body, Time deadline) {
 }
 
 Result<S3Store::Standing> S3Store::look(const std::string& key, Time deadline) {
-  const Finished finished = client_.perform(request("HEAD", key, "look at", deadline));
+  Finished finished = client_.perform(request("HEAD", key, "look at", deadline));
+  const bool refused = finished.status == 400 || finished.status == 401 || finished.status == 403;
+  if (!finished.answer && refused) {
+    // Such an answer has no body that would say why. That to a GET has one; what can be set right
+    // (old credentials, the clock) then is.
+    Request first_byte = request("GET", key, "look at", deadline);
+    first_byte.headers.emplace_back("range", "bytes=0-0");
+    const Finished said = client_.perform(std::move(first_byte));
+    finished = said.answer || said.status == 416
+                   ? client_.perform(request("HEAD", key, "look at", deadline))
+                   : said;
+  }
   if (!finished.answer) {
     if (finished.answer.error().code == Code::kNotFound) return Standing{};
     return finished.answer.error();
@@ -144,7 +152,8 @@ Status S3Store::settle_put(const std::string& key, const std::string& write_id, 
   const bool done = finished.answer.has_value();
   if (done && conditional) return {};
   const bool lost = !done && finished.answer.error().code == Code::kExists;
-  if (!done && !lost && !finished.may_have_happened) return finished.answer.error();
+  const bool aborted = finished.code == "NoSuchUpload";  // by whoever has written it meanwhile
+  if (!done && !lost && !aborted && !finished.may_have_happened) return finished.answer.error();
   // Written, but perhaps by another after us; or refused since it is there, perhaps by an earlier
   // try of ours; or nobody knows.
   const auto standing = look(key, deadline);
@@ -159,6 +168,7 @@ Status S3Store::settle_put(const std::string& key, const std::string& write_id, 
     if (!standing) return error(Code::kExists, "{}", finished.answer.error().message);
     return error(Code::kRetry, "s3://{}/{} was there and is gone", options_.bucket, key);
   }
+  if (!done && !finished.may_have_happened) return finished.answer.error();
   const std::string why = !standing ? standing.error().message
                           : done    ? "it was removed just now"
                                     : finished.answer.error().message;
@@ -166,28 +176,36 @@ Status S3Store::settle_put(const std::string& key, const std::string& write_id, 
                options_.bucket, key, why);
 }
 
-std::string S3Store::probe_key() const {
-  return key(std::string(kTemporary) + "probe-" + make_job_id());
+Result<bool> S3Store::honours_put(Time deadline) {
+  const auto write = [&](const std::string& probe, Body body, bool conditional) {
+    return put(probe, body, "probe", conditional, deadline);
+  };
+  return honours(honours_put_, "put-if-absent", write, deadline);
 }
 
-Result<bool> S3Store::honours_put(Time deadline) {
-  if (honours_put_) return *honours_put_;
-  const std::string probe = probe_key();
+Result<bool> S3Store::honours(std::optional<bool>& known, const char* what, const ProbeWrite& write,
+                              Time deadline) {
+  if (known) return *known;
+  const std::string probe = key(std::string(kTemporary) + "probe-" + make_job_id());
   const Body body = as_bytes(std::string_view("surefoot asks whether If-None-Match is honoured\n"));
-  const Finished first = put(probe, body, "probe", true, deadline);
-  const bool refused = !first.answer && is_refused_as_unknown(first);
-  if (!first.answer && !refused) return first.answer.error();
-  bool honoured = false;
-  if (!refused) {
-    const Finished second = put(probe, body, "probe", true, deadline);
-    honoured = !second.answer && second.answer.error().code == Code::kExists;
-    if (!second.answer && !honoured) return second.answer.error();
-    (void)client_.perform(request("DELETE", probe, "remove", deadline));
+  // Without the condition, so that what the next answer says is about the condition.
+  const Finished first = put(probe, body, "probe", false, deadline);
+  if (!first.answer) return first.answer.error();
+  const Finished second = write(probe, body, true);
+  const bool honoured = !second.answer && second.answer.error().code == Code::kExists;
+  Status status;
+  if (!second.answer && !honoured) {
+    status = second.answer.error();
+    // A mistake of ours or a limit of the service would look the same.
+    if (may_not_know_a_header(second.status, second.code) && write(probe, body, false).answer)
+      status = {};
   }
-  honours_put_ = honoured;
+  (void)client_.perform(request("DELETE", probe, "remove", deadline));
+  SUREFOOT_TRY(std::move(status));
+  known = honoured;
   if (!honoured)
-    spdlog::warn("{} at {} does not honour put-if-absent: objects are looked at before and after",
-                 url(), client_.address().host());
+    spdlog::warn("{} at {} does not honour {}: objects are looked at before and after", url(),
+                 client_.address().host(), what);
   return honoured;
 }
 

@@ -5,10 +5,11 @@
 // then as many fewer are in flight), or as much read ahead. Nothing is written to a local disk.
 //
 // put_if_absent. Small objects are one PUT, others a multipart upload, both with `If-None-Match:
-// *`. A service may ignore that header, so one that has not shown that it honours it is asked once
-// per object of this class, with a small object of its own (".tmp-probe-..."), separately for the
-// two kinds. Where it does not, the fall-back is: look, write, look who won (each object carries
-// the random id of its write, x-amz-meta-surefoot-write). What that promises, and what not:
+// *`. A service may ignore or refuse that header, so one that has not shown that it honours it is
+// asked once per object of this class, with a small object of its own (".tmp-probe-..."),
+// separately for the two kinds. Where it does not, the fall-back is: look, write, look who won
+// (each object carries the random id of its write, x-amz-meta-surefoot-write). What that promises,
+// and what not:
 //   - an object that stood there before the call began is never replaced;
 //   - of writers whose calls overlap one object stands afterwards, whole; one that finds another's
 //     says kExists;
@@ -18,23 +19,26 @@
 // again afterwards, and publishers of one set write the same bytes, so whichever stands names a
 // whole set (commit.h); that of another attempt's set of the step is read back, and replaced where
 // it is damaged. A part has one writer: its name holds step, attempt and number. Only job.json is
-// not safe: two jobs of one name whose first starts fall into the same second may both believe that
-// the folder is theirs. From then on each refuses the other's manifests, by their job id.
+// not safe: two jobs of one name whose first writes of it overlap, with all their tries, may both
+// believe that the folder is theirs. From then on each refuses the other's manifests, by their job
+// id.
 //
 // A reset or time-out after which nobody knows whether the object was written: tried again, and
 // where that does not settle it the object's write id does. kOutcomeUnknown only if that cannot be
 // read either.
 //
-// Multipart uploads that were left behind (a process was killed) are aborted: those of the same
-// name when it is written again; others when a store is opened for writing, and after each
-// multipart upload, once nobody has touched them for `orphan_age`, by the service's clock. What
-// fails on the way is aborted at once.
+// Multipart uploads that were left behind (a process was killed, the answer to a beginning was
+// lost) are aborted: those of the same name when it has been written; others when a store is opened
+// for writing, and after each multipart upload, once nobody has touched them for `orphan_age`, by
+// the service's clock. What fails on the way is aborted at once, some seconds beyond the deadline
+// if need be.
 //
 // read. A large range is fetched in parallel; ranges of one size that follow each other are read
 // ahead, `parallel` at once.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +48,7 @@
 #include "checkpoint/store.h"
 #include "checkpoint/store/s3/client.h"
 #include "checkpoint/store/s3/reader.h"
+#include "checkpoint/store/s3/replies.h"
 
 namespace surefoot::s3 {
 
@@ -63,8 +68,10 @@ struct S3Options {
   Checksum checksum = Checksum::kMd5;
   std::int64_t part_bytes = 16 << 20;
   int parallel = 4;
-  Duration orphan_age = std::chrono::minutes(10);  // longer than a part takes
-  ClientOptions client;                            // its region is taken from here
+  // Longer than a part takes with all its tries, and then completing: nothing of an upload that is
+  // alive is older.
+  Duration orphan_age = std::chrono::hours(2);
+  ClientOptions client;  // its region is taken from here
 };
 
 class S3Store final : public Store {
@@ -118,24 +125,33 @@ class S3Store final : public Store {
 
   [[nodiscard]] Result<std::string> initiate(const std::string& key, const std::string& write_id,
                                              Time deadline);
-  [[nodiscard]] Result<std::vector<std::string>> send_parts(const std::string& key,
-                                                            const std::string& upload,
-                                                            std::int64_t bytes,
-                                                            const ByteSource& source,
-                                                            Time deadline);
+  [[nodiscard]] Result<std::vector<UploadedPart>> send_parts(const std::string& key,
+                                                             const std::string& upload,
+                                                             std::int64_t bytes,
+                                                             const ByteSource& source,
+                                                             Time deadline);
   Request part_request(const std::string& key, const std::string& upload, std::int64_t number,
                        Body body, Time deadline) const;
   Finished complete(const std::string& key, const std::string& upload,
-                    const std::vector<std::string>& etags, bool conditional, Time deadline);
-  // Also what could not be aborted earlier.
-  void abort(const std::string& key, const std::string& upload, Time deadline);
-  [[nodiscard]] std::string probe_key() const;
+                    const std::vector<UploadedPart>& parts, bool conditional, Time deadline);
+  // Has a few seconds of its own, since what fails fails at the deadline as a rule.
+  void abort(const std::string& key, const std::string& upload);
+  // The object stands, so all uploads of its name are left behind: by an earlier life, or by a try
+  // to begin whose answer was lost. clear_left_behind() aborts them.
+  void abort_others(const std::string& key, Time deadline);
+  void abort_all(Time until);
+  // Writes the probe, once more; `conditional`: if it is absent.
+  using ProbeWrite = std::function<Finished(const std::string& probe, Body body, bool conditional)>;
+  Result<bool> honours(std::optional<bool>& known, const char* what, const ProbeWrite& write,
+                       Time deadline);
   [[nodiscard]] Result<bool> honours_put(Time deadline);
   [[nodiscard]] Result<bool> honours_complete(Time deadline);
 
   using Uploads = std::vector<std::pair<std::string, std::string>>;  // key, id
   [[nodiscard]] Result<Uploads> orphans(const std::string& key_prefix, bool of_any_age,
                                         Time deadline);
+  // Both by the service's clock; without one (-1) nothing is.
+  [[nodiscard]] bool is_old(std::int64_t time_s, std::int64_t now_s) const;
   [[nodiscard]] Result<bool> is_untouched(const std::string& key, const std::string& upload,
                                           Time deadline);
   void clear_left_behind(Time deadline);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/hex_digests.h"
 #include "checkpoint/store/s3/hashing.h"
 #include "common/digest.h"
 
@@ -20,12 +21,6 @@ std::string lower(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return out;
-}
-
-std::string_view trim(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
 Pairs sorted_headers(const Pairs& headers) {
@@ -46,6 +41,13 @@ std::string scope(std::string_view time, std::string_view region, std::string_vi
 }
 
 }  // namespace
+
+std::string_view trim(std::string_view text) {
+  static constexpr const char* kBlanks = " \t\r";
+  const auto begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
 
 std::string uri_encode(std::string_view text, bool keep_slash) {
   static constexpr char kDigits[] = "0123456789ABCDEF";
@@ -104,7 +106,7 @@ std::string authorization(const Signable& request, const Credentials& credential
   const std::string key = signing_key(credentials.secret_key, time.substr(0, 8), region, kService);
   return fmt::format("AWS4-HMAC-SHA256 Credential={}/{},SignedHeaders={},Signature={}",
                      credentials.access_key, scope(time, region, kService),
-                     signed_names(sorted_headers(request.headers)), hex(hmac_sha256(key, text)));
+                     signed_names(sorted_headers(request.headers)), to_hex(hmac_sha256(key, text)));
 }
 
 std::string amz_time(std::int64_t seconds_since_1970) {

@@ -32,6 +32,8 @@ struct Signable {
   std::string payload_sha256;  // hex, or "UNSIGNED-PAYLOAD"
 };
 
+// Without the blanks at its ends.
+[[nodiscard]] std::string_view trim(std::string_view text);
 // RFC 3986 as AWS wants it: all but letters, digits and "-._~" becomes %XX; a slash too unless it
 // separates parts of a path.
 [[nodiscard]] std::string uri_encode(std::string_view text, bool keep_slash);

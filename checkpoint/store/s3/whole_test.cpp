@@ -345,15 +345,25 @@ TEST_P(S3Whole, TheCommandLineVerifiesWhatLiesInTheBucket) {
   ASSERT_TRUE(checkpoints.store_part(identity, 0, 1, state.bytes, state.digests, {}));
   ASSERT_EQ(checkpoints.try_publish(Step{7}, Attempt{1}, 0, 1, std::nullopt, {}).outcome,
             PublishOutcome::kPublished);
-  ChildProcess verify(
-      {std::string(programs) + "/surefoot", "checkpoints", "verify", folder.path().string(),
-       "--json"},
-      {"HOME=" + folder.path().string(), std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
-       std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
-      folder.path() / "out");
-  EXPECT_EQ(verify.wait(), 0);
-  const std::string out = read_file(folder.path() / "out").value();
+  // What a running job has not published yet.
+  identity.step = Step{8};
+  ASSERT_TRUE(checkpoints.store_part(identity, 0, 2, state.bytes, state.digests, {}));
+  const auto verify = [&](std::vector<std::string> more, const std::string& out) {
+    std::vector<std::string> argv = {std::string(programs) + "/surefoot", "checkpoints", "verify",
+                                     folder.path().string(), "--json"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return ChildProcess(argv,
+                        {"HOME=" + folder.path().string(),
+                         std::string("AWS_ACCESS_KEY_ID=") + kTestAccessKey,
+                         std::string("AWS_SECRET_ACCESS_KEY=") + kTestSecretKey},
+                        folder.path() / out)
+        .wait();
+  };
+  EXPECT_EQ(verify({}, "all"), 0);
+  const std::string out = read_file(folder.path() / "all").value();
   EXPECT_NE(out.find("\"verified\":true"), std::string::npos) << out;
+  EXPECT_NE(out.find("\"state\":\"unpublished\""), std::string::npos) << out;
+  EXPECT_NE(verify({"--step", "8"}, "one"), 0);
 }
 
 // Uses a store rightly and in several wrong ways, and prints every message.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "common/check.h"
 #include "common/clock.h"
@@ -45,6 +46,11 @@ std::int64_t content_length(const std::string& header) {
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   const auto at = lower.find(kName);
   return at == std::string::npos ? 0 : std::atoll(lower.c_str() + at + kName.size());
+}
+
+// Does its first line hold `match`?
+bool is_about(const std::string& header, const std::string& match) {
+  return header.substr(0, header.find("\r\n")).find(match) != std::string::npos;
 }
 
 }  // namespace
@@ -94,17 +100,22 @@ void FaultProxy::clear() {
 }
 
 int FaultProxy::seen(const std::string& match) {
-  const std::lock_guard lock(mutex_);
-  return static_cast<int>(std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) {
-    return line.find(match) != std::string::npos;
-  }));
+  return static_cast<int>(headers(match).size());
 }
 
-bool FaultProxy::take(const std::string& line, Fault& fault) {
+std::vector<std::string> FaultProxy::headers(const std::string& match) {
   const std::lock_guard lock(mutex_);
-  lines_.push_back(line);
+  std::vector<std::string> found;
+  std::copy_if(headers_.begin(), headers_.end(), std::back_inserter(found),
+               [&](const std::string& header) { return is_about(header, match); });
+  return found;
+}
+
+bool FaultProxy::take(const std::string& header, Fault& fault) {
+  const std::lock_guard lock(mutex_);
+  headers_.push_back(header);
   for (Fault& one : faults_) {
-    if (one.times == 0 || line.find(one.match) == std::string::npos) continue;
+    if (one.times == 0 || !is_about(header, one.match)) continue;
     --one.times;
     fault = one;
     ++faults_done_;
@@ -136,7 +147,7 @@ void FaultProxy::serve(Fd client) {
   const auto header_end = header.find("\r\n\r\n") + 4;
   const auto line_end = header.find("\r\n");
   Connection connection;
-  connection.has_fault = take(header.substr(0, line_end), connection.fault);
+  connection.has_fault = take(header.substr(0, header_end), connection.fault);
   const auto body_here = static_cast<std::int64_t>(header.size() - header_end);
   if (connection.is(Fault::Kind::kAnswer))
     return answer(client.get(), connection.fault,
@@ -172,10 +183,10 @@ void FaultProxy::answer(int client, const Fault& fault, std::int64_t body_left) 
   }
   const std::string body =
       fault.code.empty()
-          ? ""
+          ? fault.body
           : fmt::format("<Error><Code>{}</Code><Message>by the proxy</Message></Error>",
                         fault.code);
-  const time_t time = ::time(nullptr);
+  const time_t time = ::time(nullptr) + fault.amount;
   tm parts{};
   ::gmtime_r(&time, &parts);
   std::array<char, 64> date{};

@@ -19,7 +19,7 @@ namespace surefoot::s3 {
 
 struct Fault {
   enum class Kind {
-    kAnswer,      // answered `status` and `code` by the proxy itself
+    kAnswer,      // answered by the proxy itself, its Date `amount` seconds ahead
     kCutRequest,  // reset after `amount` bytes of the request's body
     kCutAnswer,   // reset after `amount` bytes of the answer
     kLoseAnswer,  // the service does it; reset when it answers
@@ -33,6 +33,7 @@ struct Fault {
   std::int64_t amount = 0;
   int status = 0;
   std::string code = {};
+  std::string body = {};  // empty: an error of that code, or nothing
 };
 
 class FaultProxy {
@@ -48,13 +49,15 @@ class FaultProxy {
   void clear();
   // Requests so far whose first line holds `match`.
   [[nodiscard]] int seen(const std::string& match);
+  // The headers of these, whole, in their order.
+  [[nodiscard]] std::vector<std::string> headers(const std::string& match);
   [[nodiscard]] int faults_done() const { return faults_done_; }
 
  private:
   struct Connection;
   void accept_all();
   void serve(Fd client);
-  [[nodiscard]] bool take(const std::string& line, Fault& fault);
+  [[nodiscard]] bool take(const std::string& header, Fault& fault);
   void answer(int client, const Fault& fault, std::int64_t body_left) const;
   void pump(Connection& connection);
   void hold(int client) const;
@@ -66,7 +69,7 @@ class FaultProxy {
   std::atomic<int> faults_done_{0};
   std::mutex mutex_;  // of the two below
   std::list<Fault> faults_;
-  std::vector<std::string> lines_;
+  std::vector<std::string> headers_;
   std::list<std::thread> threads_;  // of the accepting thread until it has ended
   std::thread accepting_;
 };

@@ -156,9 +156,10 @@ std::unique_ptr<S3Server> S3Server::seaweedfs() {
   const std::string data = folder / "data";
   fs::create_directory(data);
   std::ofstream(folder / "s3.json")
-      << fmt::format(R"({{"identities":[{{"name":"test","credentials":[{{"accessKey":"{}",)"
-                     R"("secretKey":"{}"}}],"actions":["Admin","Read","Write","List"]}}]}})",
-                     kTestAccessKey, kTestSecretKey);
+      << fmt::format(R"({{"identities":[{{"name":"test","credentials":[{{"accessKey":"{0}",)"
+                     R"("secretKey":"{2}"}},{{"accessKey":"{1}","secretKey":"{2}"}}],)"
+                     R"("actions":["Admin","Read","Write","List"]}}]}})",
+                     kTestAccessKey, kSecondAccessKey, kTestSecretKey);
   std::vector<std::string> argv = {program,
                                    "server",
                                    "-filer",

@@ -16,6 +16,7 @@
 namespace surefoot::s3 {
 
 inline constexpr const char* kTestAccessKey = "SUREFOOTTESTACCESSKEY";
+inline constexpr const char* kSecondAccessKey = "SUREFOOTSECONDACCESSKEY";  // of SeaweedFS
 inline constexpr const char* kTestSecretKey = "surefoot/test+secret/never-to-be-printed";
 
 // An environment of just these variables.
