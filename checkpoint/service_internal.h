@@ -42,6 +42,7 @@ class ServiceImpl final : public Service {
     Attempt tried_in;           // the gang at the last try
     bool part_stored = false;   // as far as that is known
     int waits = 0;              // for other nodes' parts
+    Time waiting_since{};       // ... the first
   };
   // This machine goes.
   struct Departure {

@@ -229,7 +229,7 @@ void ServiceImpl::uploaded(int slot, const Upload& upload, const UploadResult& r
     uploads_.erase(known);
     return held_.release(*arena_, slot);
   }
-  const bool waited = now() - upload.since > kPublishPatience ||
+  const bool waited = (upload.waits > 0 && now() - upload.waiting_since > kPublishPatience) ||
                       (is_left_behind(upload) && upload.tried_in > upload.attempt);
   if (result.outcome == UploadOutcome::kGivenUp ||
       (result.outcome == UploadOutcome::kWaiting && waited)) {
@@ -249,7 +249,7 @@ void ServiceImpl::try_again_later(int slot, Upload& upload, const UploadResult& 
   if (waiting) {
     waiting_for_ = result.reason;
     upload.next = now() + kPublishPause * (1 << std::min(upload.waits, kLongestPublishPause));
-    ++upload.waits;
+    if (upload.waits++ == 0) upload.waiting_since = now();
     return;
   }
   if (waiting_for_ != result.reason)
