@@ -224,14 +224,16 @@ std::optional<StepRecord> MappedArena::prepared_record(int index) const {
   return body.record;
 }
 
-Status MappedArena::publish(int index, std::int64_t samples, bool pin) {
+Status MappedArena::publish(int index, Attempt attempt, Step step, std::int64_t samples, bool pin) {
   SlotHeader& slot = header(index);
   std::uint64_t word = slot.word.load(std::memory_order_acquire);
   SlotBody body;
   load_words(&body, &slot.body, sizeof body);
   if ((word & kStateMask) != static_cast<std::uint64_t>(SlotState::kWriting) ||
-      body.generation != (word & kGenerationMask)) {
-    return error(Code::kStale, "slot {} is not being written", index);
+      body.generation != (word & kGenerationMask) || body.attempt != attempt.value ||
+      body.step != step.value) {
+    return error(Code::kStale, "slot {} is not being written for step {} of attempt {}", index,
+                 step, attempt);
   }
   body.samples = samples;
   body.state = state_digest(chunk_digests(index));

@@ -151,8 +151,9 @@ class Arena {
   [[nodiscard]] virtual std::optional<StepRecord> prepared_record(int index) const = 0;
   // WRITING -> READY, with the digests now in chunk_digests(index). `pin`: it is a checkpoint,
   // pinned for the service; the request for it is taken back and kUploadBusy set before the next
-  // step can see them. kStale: it is not WRITING.
-  virtual Status publish(int index, std::int64_t samples, bool pin) = 0;
+  // step can see them. kStale: it is not
+  // WRITING for this attempt and step.
+  virtual Status publish(int index, Attempt attempt, Step step, std::int64_t samples, bool pin) = 0;
   virtual void discard(int index) = 0;  // WRITING or a bad READY -> FREE
   virtual void unpin(int index) = 0;
   // READY -> READY and pinned, so that it stays while it is read. False: it is not READY (any

@@ -32,7 +32,7 @@ class MappedArena final : public Arena {
   Result<int> take(Attempt attempt, Step step, int keep) override;
   void prepare_record(int index, const StepRecord& record) override;
   std::optional<StepRecord> prepared_record(int index) const override;
-  Status publish(int index, std::int64_t samples, bool pin) override;
+  Status publish(int index, Attempt attempt, Step step, std::int64_t samples, bool pin) override;
   void discard(int index) override;
   void unpin(int index) override;
   bool pin(int index) override;

@@ -246,10 +246,22 @@ TEST_F(ArenaTest, NeverOffersASlotThatIsBeingWritten) {
 
 TEST_F(ArenaTest, RefusesToPublishWhatIsNotBeingWritten) {
   const int slot = publish_step(*arena_, 1, 1);
-  EXPECT_EQ(arena_->publish(slot, 1, false).error().code, Code::kStale);
+  EXPECT_EQ(arena_->publish(slot, Attempt{1}, Step{1}, 1, false).error().code, Code::kStale);
   arena_->discard(slot);
-  EXPECT_EQ(arena_->publish(slot, 1, false).error().code, Code::kStale);
+  EXPECT_EQ(arena_->publish(slot, Attempt{1}, Step{1}, 1, false).error().code, Code::kStale);
   EXPECT_FALSE(arena_->newest_ready());
+}
+
+TEST_F(ArenaTest, RefusesToPublishASlotThatWasTakenForAnotherStepMeanwhile) {
+  publish_step(*arena_, 1, 1);
+  publish_step(*arena_, 1, 2);
+  const int mine = *arena_->take(Attempt{1}, Step{3});
+  // Somebody else takes what looks left behind, and has not finished.
+  ASSERT_EQ(*arena_->take(Attempt{2}, Step{1}), mine);
+  EXPECT_EQ(arena_->publish(mine, Attempt{1}, Step{3}, 1, false).error().code, Code::kStale);
+  EXPECT_EQ(arena_->publish(mine, Attempt{2}, Step{3}, 1, false).error().code, Code::kStale);
+  EXPECT_EQ(arena_->slot(mine).state, SlotState::kWriting);
+  EXPECT_TRUE(arena_->publish(mine, Attempt{2}, Step{1}, 1, false));
 }
 
 // After any damage to the newest slot, what the readers find is whole; it is the older step unless
@@ -418,7 +430,7 @@ TEST_F(ArenaTest, ReportsAFinishedStepWhoseRecordWasNotPushed) {
   ASSERT_TRUE(slot);
   arena_->prepare_record(*slot, record);
   for (Digest& chunk : arena_->chunk_digests(*slot)) chunk = Digest();
-  ASSERT_TRUE(arena_->publish(*slot, 90, false));
+  ASSERT_TRUE(arena_->publish(*slot, Attempt{3}, Step{9}, 90, false));
   // Killed here, before push.
   arena_->set_gang({4, 1, 0, 1});
   std::uint64_t from = 0;

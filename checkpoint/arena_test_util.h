@@ -42,12 +42,14 @@ inline ArenaSpec test_spec(std::int64_t state_bytes) {
   return spec;
 }
 
-// What the state of a step holds in these tests: 8-byte words made from step and place.
+// What the state of a step holds in these tests: 8-byte words made from step and place. A step adds
+// the same to each.
+inline constexpr std::uint64_t kStateOfAStep = 0x9E3779B97F4A7C15u;
 inline void fill_state(std::span<std::byte> bytes, std::int64_t step, int share = 0,
                        int shares = 1) {
   const std::size_t words = bytes.size() / 8;
   for (std::size_t i = words * share / shares; i < words * (share + 1) / shares; ++i) {
-    const std::uint64_t value = (static_cast<std::uint64_t>(step) + 1) * 0x9E3779B97F4A7C15u + i;
+    const std::uint64_t value = (static_cast<std::uint64_t>(step) + 1) * kStateOfAStep + i;
     std::memcpy(bytes.data() + i * 8, &value, 8);
   }
 }
@@ -69,7 +71,7 @@ inline int publish_step(Arena& arena, std::int64_t attempt, std::int64_t step, b
     table[chunk] =
         digest(bytes.subspan(from, std::min<std::size_t>(kChunkBytes, bytes.size() - from)));
   }
-  SUREFOOT_CHECK(arena.publish(*slot, step * 10, pin).has_value());
+  SUREFOOT_CHECK(arena.publish(*slot, Attempt{attempt}, Step{step}, step * 10, pin).has_value());
   return *slot;
 }
 

@@ -102,11 +102,11 @@ CheckpointStore::CheckpointStore(Store& store, std::string job_id, Keys keys)
 
 Status CheckpointStore::claim(const std::string& job_name, const Control& control) {
   const std::string text = nlohmann::json{{"id", job_id_}, {"name", job_name}}.dump() + "\n";
-  auto put = put_if_absent(store_, "job.json", text, control.deadline);
+  auto put = put_if_absent(store_, "job.json", text, control.by());
   if (put) return newest_can_be_read(control);
   if (put.error().code != Code::kExists) return put;
   SUREFOOT_ASSIGN(const std::string standing,
-                  read_object(store_, "job.json", kMaxJobBytes, control.deadline));
+                  read_object(store_, "job.json", kMaxJobBytes, control.by()));
   const auto json = nlohmann::json::parse(standing, nullptr, false);
   if (!json.is_object() || !json.contains("id") || !json["id"].is_string())
     return error(Code::kInvalid, "{}/job.json is not readable: move the folder away", store_.url());
@@ -119,7 +119,7 @@ Status CheckpointStore::claim(const std::string& job_name, const Control& contro
 }
 
 Status CheckpointStore::newest_can_be_read(const Control& control) {
-  SUREFOOT_ASSIGN(const auto objects, store_.list("step-", control.deadline));
+  SUREFOOT_ASSIGN(const auto objects, store_.list("step-", control.by()));
   std::set<Step, std::greater<>> published;
   for (const ObjectInfo& object : objects) {
     if (const auto parsed = parse_name(object.name); parsed && parsed->manifest)
@@ -127,7 +127,7 @@ Status CheckpointStore::newest_can_be_read(const Control& control) {
   }
   for (const Step step : published) {
     SUREFOOT_TRY(go_on(control));
-    const auto manifest = read_any_manifest(store_, step, control.deadline);
+    const auto manifest = read_any_manifest(store_, step, control.by());
     if (!manifest && manifest.error().code == Code::kRetry) return manifest.error();
     if (!manifest || manifest->identity.job_id != job_id_) continue;
     if (!manifest->is_encrypted()) return {};
@@ -158,11 +158,11 @@ Result<std::int64_t> CheckpointStore::store_part(const CheckpointIdentity& ident
 
   PartSource source(header, encoded, state, key, control);
   auto put = store_.put_if_absent(
-      name, bytes, [&source] { return source.next(); }, control.deadline);
+      name, bytes, [&source] { return source.next(); }, control.by(bytes));
   if (put) return bytes;
   if (put.error().code != Code::kExists) return std::move(put).error();
   // Written by an earlier life of this service.
-  SUREFOOT_ASSIGN(const auto objects, store_.list(name, control.deadline));
+  SUREFOOT_ASSIGN(const auto objects, store_.list(name, control.by()));
   if (objects.size() != 1)
     return error(Code::kRetry, "{}/{} was there and is gone", store_.url(), name);
   SUREFOOT_TRY(is_same_part(header, objects.front(), control));
@@ -177,7 +177,7 @@ Status CheckpointStore::is_same_part(const PartHeader& header, const ObjectInfo&
     return error(why.code, "{}/{} is there already: {}", store_.url(), object.name, why.message);
   };
   const auto other = [&] { return about(error(Code::kCorrupt, "with other content")); };
-  SUREFOOT_ASSIGN(const std::string text, read_header(store_, object, control.deadline));
+  SUREFOOT_ASSIGN(const std::string text, read_header(store_, object, control.by()));
   auto standing = parse_part_header(text);
   if (!standing) return other();
   if (standing->sealed) {
@@ -202,7 +202,7 @@ CheckpointStore::Publish CheckpointStore::try_publish(Step step, Attempt attempt
 }
 
 Result<Manifest> CheckpointStore::read_manifest(Step step, const Control& control) {
-  SUREFOOT_ASSIGN(Manifest manifest, read_any_manifest(store_, step, control.deadline));
+  SUREFOOT_ASSIGN(Manifest manifest, read_any_manifest(store_, step, control.by()));
   if (manifest.identity.job_id != job_id_)
     return error(Code::kCorrupt, "{}/{} is of job {}, not of job {}", store_.url(),
                  manifest_name(step), manifest.identity.job_id, job_id_);
@@ -249,7 +249,7 @@ class StateReader {
       const auto bytes = into_.empty() ? std::span(dropped_).first(range.size())
                                        : into_.subspan(range.begin, range.size());
       if (key_ == nullptr) {
-        SUREFOOT_TRY(store_.read(entry.name, here, bytes, control_.deadline));
+        SUREFOOT_TRY(store_.read(entry.name, here, bytes, control_.by()));
       } else {
         SUREFOOT_TRY(read_sealed(part, here, chunk - entry.chunks.begin, bytes));
       }
@@ -270,7 +270,7 @@ class StateReader {
     const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
     std::string header(static_cast<std::size_t>(header_bytes), '\0');
     SUREFOOT_TRY(
-        store_.read(entry.name, 0, std::as_writable_bytes(std::span(header)), control_.deadline));
+        store_.read(entry.name, 0, std::as_writable_bytes(std::span(header)), control_.by()));
     if (digest(header) != entry.header_digest)
       return error(Code::kCorrupt,
                    "the header of part {} does not match its digest in the manifest", entry.name);
@@ -285,7 +285,7 @@ class StateReader {
   Status read_sealed(int part, std::int64_t at, std::int64_t number, std::span<std::byte> bytes) {
     const PartEntry& entry = manifest_.parts[static_cast<std::size_t>(part)];
     auto sealed = std::span(sealed_).first(sealed_bytes(static_cast<std::int64_t>(bytes.size())));
-    SUREFOOT_TRY(store_.read(entry.name, at, sealed, control_.deadline));
+    SUREFOOT_TRY(store_.read(entry.name, at, sealed, control_.by()));
     const int of = static_cast<int>(manifest_.parts.size());
     for (std::int64_t piece = number * (kChunkBytes / kSealPieceBytes); !bytes.empty(); ++piece) {
       const auto plain = bytes.first(std::min<std::size_t>(bytes.size(), kSealPieceBytes));
@@ -324,7 +324,7 @@ Status check_parts(Store& store, const Manifest& manifest, const Keys& keys, Chu
   if (manifest.is_encrypted()) {
     SUREFOOT_ASSIGN(key, key_for(keys, manifest.key_id));
   }
-  SUREFOOT_ASSIGN(const auto objects, store.list(step_folder(step), control.deadline));
+  SUREFOOT_ASSIGN(const auto objects, store.list(step_folder(step), control.by()));
   if (auto there = parts_there(manifest, objects); !there) return about(std::move(there).error());
   StateReader reader(store, manifest, key, chunks, into, control);
   for (int part = 0; part < static_cast<int>(manifest.parts.size()); ++part) {
@@ -370,7 +370,7 @@ StepEntry CheckpointStore::look_at(Step step, std::vector<ObjectInfo> objects,
     entry.reason = "it has no manifest: it was never published";
   } else {
     entry.age = manifest_object->age;
-    auto manifest = read_any_manifest(store_, step, control.deadline);
+    auto manifest = read_any_manifest(store_, step, control.by());
     if (!manifest) {
       const bool damaged = manifest.error().code == Code::kCorrupt;
       entry.inventory.state = damaged ? StepState::kDamaged : StepState::kUnknown;
@@ -396,7 +396,7 @@ StepEntry CheckpointStore::look_at(Step step, std::vector<ObjectInfo> objects,
 }
 
 Result<std::vector<StepEntry>> CheckpointStore::list(const Control& control) {
-  SUREFOOT_ASSIGN(auto objects, store_.list("step-", control.deadline));
+  SUREFOOT_ASSIGN(auto objects, store_.list("step-", control.by()));
   std::map<Step, std::vector<ObjectInfo>> steps;
   for (ObjectInfo& object : objects) {
     if (const auto parsed = parse_name(object.name))
@@ -412,7 +412,7 @@ Result<std::vector<StepEntry>> CheckpointStore::list(const Control& control) {
 
 Result<std::vector<UnpublishedSet>> CheckpointStore::unpublished(std::optional<Step> above,
                                                                  const Control& control) {
-  SUREFOOT_ASSIGN(const auto objects, store_.list("step-", control.deadline));
+  SUREFOOT_ASSIGN(const auto objects, store_.list("step-", control.by()));
   std::set<Step> published;
   std::map<std::tuple<Step, Attempt, int>, int> sets;
   for (const ObjectInfo& object : objects) {
@@ -436,7 +436,7 @@ Status CheckpointStore::remove_group(const RemovalGroup& group, std::vector<std:
                                      const Control& control) {
   for (const std::string& name : group.names) {
     SUREFOOT_TRY(go_on(control));
-    SUREFOOT_TRY(store_.remove(name, control.deadline));
+    SUREFOOT_TRY(store_.remove(name, control.by()));
     removed.push_back(name);
   }
   return {};
@@ -469,10 +469,28 @@ Result<CleanReport> CheckpointStore::clean(const Verified& newest, const Retenti
   return report;
 }
 
+Status CheckpointStore::remove_own_part(Step step, Attempt attempt, int part, int of,
+                                        const Control& control) {
+  const std::string name = part_name(step, attempt, part, of);
+  const auto manifest = read_manifest(step, control);
+  if (!manifest && manifest.error().code != Code::kNotFound &&
+      manifest.error().code != Code::kCorrupt)
+    return manifest.error();
+  if (manifest && manifest->identity.attempt == attempt &&
+      manifest->parts.size() == static_cast<std::size_t>(of)) {
+    const ChunkRange chunks = part_chunks(manifest->identity.layout.chunks(), part, of);
+    const auto good = check_parts(store_, *manifest, keys_, chunks, {}, control);
+    if (good) return error(Code::kExists, "{} is as it was written", name);
+    if (good.error().code != Code::kCorrupt) return good;
+    SUREFOOT_TRY(store_.remove(manifest_name(step), control.by()));
+  }
+  return store_.remove(name, control.by());
+}
+
 Status CheckpointStore::remove_step(Step step, const Control& control) {
   StepInventory inventory;
   inventory.step = step;
-  SUREFOOT_ASSIGN(inventory.objects, store_.list(step_folder(step), control.deadline));
+  SUREFOOT_ASSIGN(inventory.objects, store_.list(step_folder(step), control.by()));
   const RemovalGroup group = plan_step_removal(inventory);
   if (group.names.empty())
     return error(Code::kNotFound, "{} has no checkpoint of step {}", store_.url(), step);

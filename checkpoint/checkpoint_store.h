@@ -4,8 +4,8 @@
 // Performs what commit.h and retention.h decide. Several nodes (and the command line) may work on
 // the same store at once, each with an object of its own; one thread per object. Memory: two chunks
 // (8 MiB), never a buffer of the size of the state. Every call blocks on the store until
-// control.deadline at the longest, or until control.stop() is true (asked once a chunk): then
-// kRetry.
+// control.deadline, or control.patience without progress, at the longest, or until control.stop()
+// is true (asked once a chunk): then kRetry.
 //
 // With keys, parts are encrypted before they leave this object (seal.h), and what was encrypted
 // with any of the keys can be read; what lies there in the clear from before can be read too. A
@@ -38,9 +38,15 @@ namespace surefoot {
 
 struct Control {
   Time deadline = Time::max();
+  // What each call of the store may take, beside what its bytes do: a big state may take as long as
+  // it wants as long as it goes on.
+  Duration patience = Duration::max();
   std::function<void(std::int64_t bytes)>
       progress;                // payload bytes done since the last call; may be empty
   std::function<bool()> stop;  // may be empty
+
+  // Until when a call that begins now and moves `bytes` may last.
+  [[nodiscard]] Time by(std::int64_t bytes = 0) const;
 };
 
 // One step as it lies in the store.
@@ -135,6 +141,10 @@ class CheckpointStore {
   // Rule (delete). Errors of single objects are in the report.
   [[nodiscard]] Result<CleanReport> clean(const Verified& newest, const Retention& retention,
                                           const Control& control);
+  // Takes back a part that this node itself has written and that is no good, so that it can be
+  // written again: the manifest first where it is of this set, then this part; parts of others
+  // stay. kExists: the part is as a standing manifest of this set says: nothing is removed.
+  Status remove_own_part(Step step, Attempt attempt, int part, int of, const Control& control);
   // A user's word: the whole step, manifest first.
   Status remove_step(Step step, const Control& control);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "checkpoint/checkpoint_store.h"
 #include "checkpoint/testing/memory_store.h"
@@ -73,6 +74,25 @@ TEST_F(CheckpointTest, ReportsEveryByteOfThePayload) {
   EXPECT_EQ(written, state.layout.bytes);
 }
 
+TEST_F(CheckpointTest, TakesAsLongAsItWantsWhileItGoesOn) {
+  const SmallState state = small_state(100'000, 1);
+  checkpoint(state, 10, 1, 1);
+  Control control;
+  control.patience = std::chrono::milliseconds(200);
+  Duration taken{};
+  control.progress = [&](std::int64_t) {  // the throttle
+    const Time before = now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    taken += now() - before;
+  };
+  EXPECT_TRUE(checkpoints.verify(Step{10}, control));
+  EXPECT_GT(taken, control.patience);
+  const Time by = control.by();
+  EXPECT_LE(by, now() + control.patience);
+  control.deadline = now();
+  EXPECT_EQ(checkpoints.verify(Step{10}, control).error().code, Code::kRetry);
+}
+
 TEST_F(CheckpointTest, StopsWhenToldTo) {
   const SmallState state = small_state(100'000, 1);
   int chunks = 0;
@@ -141,6 +161,26 @@ TEST_F(CheckpointTest, OfTwoSetsOfOneStepTheFirstStands) {
   const Restored restored = restore_from_store(checkpoints, Step{10});
   EXPECT_EQ(restored.attempt, Attempt{1});
   EXPECT_TRUE(restored.bytes == state.bytes);
+}
+
+TEST_F(CheckpointTest, ASetOfOtherSizeOfTheSameAttemptIsAnotherSet) {
+  const SmallState state = small_state(10, 1);
+  // Two nodes had agreed on the step; one of them is gone, and the whole state was flushed.
+  ASSERT_TRUE(
+      checkpoints.store_part(identity_of(state, 10, 1), 1, 2, state.bytes, state.digests, {}));
+  checkpoint(state, 10, 1, 1);
+  EXPECT_EQ(publish(10, 1, 2, 1), PublishOutcome::kSuperseded);
+  EXPECT_EQ(restore_from_store(checkpoints, Step{10}).step, Step{10});
+}
+
+TEST_F(CheckpointTest, OfTwoSetsOfOneAttemptTheSmallerReplacesADamagedManifest) {
+  const SmallState state = small_state(10, 1);
+  checkpoint(state, 10, 1, 2);
+  auto& manifest = store.bytes(manifest_name(Step{10}));
+  manifest[manifest.size() / 2] ^= std::byte{4};
+  store_parts(state, 10, 1, 1);
+  EXPECT_EQ(publish(10, 1, 2), PublishOutcome::kWaiting);
+  EXPECT_EQ(publish(10, 1, 1), PublishOutcome::kPublished);
 }
 
 TEST_F(CheckpointTest, ALaterSetReplacesADamagedCheckpointOfItsStep) {

@@ -100,7 +100,7 @@ struct Decide {
     if (state.phase != Phase::kListing) return ignore(state);
     Publisher next = state;
     next.parts_there = complete;
-    next.may_replace = state.own_part == 0 && !event.newer_attempt;
+    next.may_replace = state.own_part == 0 && !event.goes_first;
     if (event.manifest) {
       return go(next, Phase::kReadingManifest, ReadManifest{},
                 "a manifest of this step stands: reading it");
@@ -153,7 +153,7 @@ struct Decide {
     if (state.phase != Phase::kVerifyingOther) return ignore(state);
     if (event.good) {
       return done(state, PublishOutcome::kSuperseded,
-                  "a good checkpoint of this step by another attempt stands");
+                  "a good checkpoint of this step by another set stands");
     }
     if (!state.parts_there)
       return done(state, PublishOutcome::kWaiting, "parts of this set are missing");

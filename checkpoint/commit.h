@@ -7,8 +7,10 @@
 //       of this set                    published, by us or somebody else: list once more
 //                                        all parts there: done      a part is gone: withdraw
 //       of another set of the step     read all of it back; good: it stands, this set is not needed
-//       damaged, or the other set is   replace it, if we own part 0 of the newest attempt (removal
-//                                        goes by name, so only one may), else look again later
+//       damaged, or the other set is   replace it, if we own part 0 of the newest attempt, and of
+//       that
+//                                        of the smallest set (removal goes by name, so only one
+//                                        may), else look again later
 //
 // A publisher may crash anywhere and start anew from `start_publishing`, any number of times;
 // several may work on the same set at once. That together with deletion (retention.h) no half
@@ -30,7 +32,7 @@ enum class PublishOutcome {
   kPublished,   // the manifest of this set stands, and all its parts were there after it
   kWaiting,     // parts are missing, or somebody else has to act: look again later
   kSuperseded,  // a newer checkpoint has been verified, or a good one of this step by another
-                // attempt stands: nothing to do, ever
+                // set stands: nothing to do, ever
   kWithdrawn,   // parts were removed under it: the set is gone
   kRefused,     // a part is damaged or of another set: it will never be published
   kFailed,      // the store failed: look again later
@@ -56,7 +58,7 @@ using PublishEffect = std::variant<ListSet, ReadHeader, PutManifest, ReadManifes
 struct SetListed {
   std::vector<bool> parts;  // by part number: is it there
   bool manifest = false;
-  bool newer_attempt = false;  // the step has parts of a later attempt
+  bool goes_first = false;  // the step has parts of a set that goes before this one
 };
 struct HeaderRead {
   enum Verdict { kGood, kBad, kAbsent } verdict;

@@ -1,9 +1,9 @@
 // Decides what is brought to safety before this machine goes: SIGTERM, or a notice with a deadline.
 //
 // While another node lives, its memory holds every finished step: nothing has to be stored. When
-// all nodes go, the newest READY step is written at once, without waiting for the drain; then the
-// last one, if it still fits. An upload in hand is let finish if the newest fits after it, or if
-// only it fits; else it is dropped for the newest.
+// all nodes go, the newest READY step is written at once, each node its share of it, without
+// waiting for the drain; then the last one, if it still fits. An upload in hand is let finish if
+// the newest fits after it, or if only it fits; else it is dropped for the newest.
 //
 // What fits is reckoned from the measured rate of whole checkpoints, written and read back, with a
 // margin. Without a measurement a slow one is assumed, and what does not fit by it is tried all

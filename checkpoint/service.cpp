@@ -1,6 +1,7 @@
 // The loop of a service and its messages. Gangs: service_gang.cpp; store: service_upload.cpp.
 #include "checkpoint/service.h"
 
+#include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr Duration kHeartbeat = std::chrono::milliseconds(100);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kFolderLook = std::chrono::seconds(1);
+constexpr std::size_t kMaxWaiting = 16;  // arbitrary; pieces of work a thread may have before it
 constexpr int kMessagesATurn = 64;  // arbitrary: a flood must not keep the loop from its other work
 
 // Protobuf refuses strings that are not UTF-8, and what stands in shared memory may be anything.
@@ -95,7 +97,7 @@ Status ServiceImpl::open() {
   open_history();
   open_arena();
   decide_about_interval();
-  look_for_keys();
+  if (settings_.read_keys) take_keys(settings_.read_keys());
   SUREFOOT_TRY(sockets_.listen_locally(settings_.arena_folder));
   look_at_store();
   return {};
@@ -103,9 +105,15 @@ Status ServiceImpl::open() {
 
 // The file comes before the socket on this machine: who finds the socket finds the endpoint.
 void ServiceImpl::look_for_keys() {
-  if (!sockets_.endpoint().empty() || !settings_.read_keys) return;
-  auto keys = settings_.read_keys();
+  if (!settings_.read_keys || !keys_thread_.idle()) return;
+  keys_thread_.start([this, read = settings_.read_keys]() -> WorkThread::Outcome {
+    return [this, keys = read()] { take_keys(keys); };
+  });
+}
+
+void ServiceImpl::take_keys(const Result<ServiceKeys>& keys) {
   if (!keys && keys.error().code == Code::kNotFound) return;
+  if (keys && !sockets_.endpoint().empty() && to_text(*keys) == keys_in_use_) return;
   const Status listening = keys ? listen_remotely(*keys) : Status(keys.error());
   if (!listening && !std::exchange(complained_of_keys_, true))
     spdlog::error("no supervisor can ask this service: {}", listening.error().message);
@@ -113,12 +121,14 @@ void ServiceImpl::look_for_keys() {
 
 Status ServiceImpl::listen_remotely(const ServiceKeys& keys) {
   SUREFOOT_TRY(sockets_.listen_remotely(settings_.listen, keys));
+  keys_in_use_ = to_text(keys);
   return write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
 }
 
 std::string ServiceImpl::run() {
   while (ended_.empty()) {
-    std::vector<int> fds = {gang_thread_.event_fd(), store_thread_.event_fd()};
+    std::vector<int> fds = {gang_thread_.event_fd(), store_thread_.event_fd(),
+                            keys_thread_.event_fd()};
     if (settings_.signals >= 0) fds.push_back(settings_.signals);
     const auto readable = sockets_.wait(fds, kPoll);
     if (!readable) return readable.error().message;
@@ -127,6 +137,7 @@ std::string ServiceImpl::run() {
     receive();
     for (const auto& outcome : gang_thread_.take()) outcome();
     for (const auto& outcome : store_thread_.take()) outcome();
+    for (const auto& outcome : keys_thread_.take()) outcome();
     tick();
   }
   write_metrics();
@@ -139,14 +150,18 @@ std::string ServiceImpl::run() {
 void ServiceImpl::read_signals() {
   signalfd_siginfo info{};
   while (::read(settings_.signals, &info, sizeof info) == sizeof info) {
-    if (++signals_seen_ > 1) {
+    // A terminal that closes, or systemd, sends it beside SIGTERM: alone it drains, and no more.
+    const bool hang_up = info.ssi_signo == SIGHUP;
+    if (hang_up && departure_) continue;
+    if (!hang_up && ++signals_seen_ > 1) {
       ended_ = fmt::format("signal {} twice: the snapshots stay in {}", info.ssi_signo,
                            settings_.arena_folder.string());
       return;
     }
     spdlog::warn("signal {}: when the end follows is not known, {:.0f} s are reckoned with",
                  info.ssi_signo, seconds(kUnknownDeadline));
-    depart(kUnknownDeadline, memory_.hello().node_count() <= 1);
+    // Whether other machines stay only a notice can tell; memory that goes everywhere is lost.
+    depart(kUnknownDeadline, /*everyone=*/true);
   }
 }
 
@@ -173,24 +188,37 @@ void ServiceImpl::take(const Frames& message) {
   dispatch(peer, std::get<service::Request>(parsed));
 }
 
+// One peer has one question at a time, but it may have been killed and come again.
+bool ServiceImpl::too_much_waits(const service::Request& request) const {
+  const bool for_store = request.has_finish() || request.shutdown().flush();
+  const bool for_gang = request.has_hello() || request.has_restore();
+  return (for_store && store_thread_.unfinished() >= kMaxWaiting) ||
+         (for_gang && gang_thread_.unfinished() >= kMaxWaiting);
+}
+
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
   last_question_ = now();
-  if (!request.has_status() || supervised_) last_visit_ = last_question_;
+  // Who only looks wants nothing; the supervisor is known by its key.
+  if (!request.has_status() || peer.remote) last_visit_ = last_question_;
+  if (peer.remote) last_supervisor_ = last_question_;
+  if (too_much_waits(request))
+    return refuse(peer, "busy", fmt::format("{} requests wait for what takes long", kMaxWaiting));
   switch (request.what_case()) {
     case service::Request::kHello:
       return hello(peer, request.hello());
     case service::Request::kRestore:
       return restore(peer, request.restore());
     case service::Request::kFinish:
+      if (const Status last = is_last_step(request.finish()); !last)
+        return reply(peer, last.error());
       return finish(peer, request.finish());
     case service::Request::kStatus: {
-      last_supervisor_ = now();
       service::Reply message;
       *message.mutable_status() = status(request.status());
       return reply(peer, message);
     }
     case service::Request::kAsk:
-      if (request.ask().drain()) drain_asked_ = true;
+      if (request.ask().drain()) drain_asked_ = true, drain_asked_at_ = last_question_;
       if (arena_ && request.ask().drain()) arena_->requests().fetch_or(kRequestDrain);
       if (arena_ && request.ask().checkpoint()) arena_->requests().fetch_or(kRequestCheckpoint);
       return done(peer);
@@ -203,6 +231,15 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
     case service::Request::WHAT_NOT_SET:
       return;
   }
+}
+
+// A job that counts as finished may lose its memory. What the gang has said goes before the job
+// file, which may have been changed since this service read it.
+Status ServiceImpl::is_last_step(const service::Finish& request) const {
+  const std::int64_t said = memory_.hello().max_steps();
+  const std::int64_t last = said > 0 ? said : settings_.job.train().max_steps();
+  if (request.step() >= last) return {};
+  return error(Code::kInvalid, "step {} is not the last one: the job has {}", request.step(), last);
 }
 
 void ServiceImpl::reply(const Peer& peer, const service::Reply& message) {
@@ -228,7 +265,8 @@ void ServiceImpl::done(const Peer& peer) {
 void ServiceImpl::refuse(const Peer& peer, std::string_view kind, const std::string& message) {
   if (++refused_[std::string(kind)] == 1)
     spdlog::warn("refused a message ({}; more of this kind are only counted): {}", kind, message);
-  reply(peer, error(kind == "stale" ? Code::kStale : Code::kInvalid, "{}", message));
+  const Code code = kind == "stale" ? Code::kStale : kind == "busy" ? Code::kRetry : Code::kInvalid;
+  reply(peer, error(code, "{}", message));
 }
 
 // ---- between messages ----

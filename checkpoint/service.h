@@ -11,9 +11,10 @@
 // requests and busy bits set anew. All it must know lies in the arena and in `<arena
 // folder>/memory`.
 //
-// Threads: run() is a loop that never waits for store or memory; two threads of its own do that,
-// one for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
-// does not delay a recovery. `metrics` is called on the thread of run().
+// Threads: run() is a loop that never waits for store or memory; threads of its own do that, one
+// for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
+// does not delay a recovery, and one that looks for keys. `metrics` is called on the thread of
+// run().
 #pragma once
 
 #include <filesystem>
@@ -43,11 +44,11 @@ struct ServiceSettings {
   // Finished steps, in order, while no supervisor watches; steps may come again after the service
   // was killed. May be empty.
   std::function<void(const std::vector<StepRecord>&)> metrics;
-  int signals =
-      -1;  // a signalfd with SIGTERM and SIGINT, both blocked: drain; twice: end. -1: none
+  int signals = -1;  // a signalfd with SIGTERM, SIGINT and SIGHUP, all blocked: drain; one of the
+                     // first two again, for the same gang: end. -1: none
   // For the supervisor's side: an address of this machine in numbers, and the keys. Without keys
   // (read_keys says kNotFound, or is empty) only this machine's socket is there; it is asked again
-  // every second, since a supervisor may come later.
+  // every second, on a thread of its own, since a supervisor may come later, or make new keys.
   std::string listen = "127.0.0.1";
   std::function<Result<ServiceKeys>()> read_keys;
   // Called before ("before hello") and after each reply but those to status, so that a test can end

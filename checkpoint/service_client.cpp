@@ -9,6 +9,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "checkpoint/service_core.h"
 #include "common/file.h"
 
 namespace surefoot {
@@ -109,7 +110,10 @@ class ServiceClient::Connection {
       }
       connect(*endpoint, address.keys);
     }
-    socket_.send(zmq::buffer(request), zmq::send_flags::dontwait);
+    if (!unless_interrupted([&] {
+          return socket_.send(zmq::buffer(request), zmq::send_flags::dontwait).has_value();
+        }))
+      return false;
     waiting_ = true;
     return true;
   }
@@ -145,21 +149,38 @@ class ServiceClient::Connection {
     zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
                                {events_.handle(), 0, ZMQ_POLLIN, 0}};
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - now());
-    zmq::poll(items, 2, std::max(left, milliseconds(1)));
     zmq::message_t message;
-    if (socket_.recv(message, zmq::recv_flags::dontwait)) return message.to_string();
+    const bool came = unless_interrupted([&] {
+      zmq::poll(items, 2, std::max(left, milliseconds(1)));
+      return socket_.recv(message, zmq::recv_flags::dontwait).has_value();
+    });
+    if (came) return message.to_string();
     read_events();
     return std::nullopt;
   }
 
+  // A signal says nothing of the service: as if nothing had come, or gone.
+  static bool unless_interrupted(const std::function<bool()>& act) {
+    try {
+      return act();
+    } catch (const zmq::error_t& failed) {
+      if (failed.num() != EINTR) throw;
+      return false;
+    }
+  }
+
   void read_events() {
     zmq::message_t frame;
-    while (events_ && events_.recv(frame, zmq::recv_flags::dontwait)) {
+    const auto comes = [&] {
+      return unless_interrupted(
+          [&] { return events_.recv(frame, zmq::recv_flags::dontwait).has_value(); });
+    };
+    while (events_ && comes()) {
       std::uint16_t what = 0;
       if (frame.size() >= sizeof what) std::memcpy(&what, frame.data(), sizeof what);
       lost_ = lost_ || what == ZMQ_EVENT_DISCONNECTED;
       denied_ = denied_ || what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-      while (frame.more() && events_.recv(frame, zmq::recv_flags::dontwait)) continue;
+      while (frame.more() && comes()) continue;
     }
   }
 
@@ -202,9 +223,10 @@ Result<service::Reply> ServiceClient::call(service::Request request, Time deadli
   }
 }
 
-Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time deadline) {
-  service::Request request;
-  request.mutable_status()->set_records_from(~std::uint64_t{0});
+namespace {
+
+// Makes the folder of its log.
+SpawnOptions spawn_options(const ServiceLaunch& launch) {
   SpawnOptions options;
   options.argv = {launch.program.string(), launch.job_file.string(), "--dir",
                   launch.job_directory.string()};
@@ -217,6 +239,26 @@ Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time d
   std::error_code ignored;
   std::filesystem::create_directories(launch.job_directory / "logs", ignored);
   options.output = (launch.job_directory / "logs" / "node.log").string();
+  return options;
+}
+
+}  // namespace
+
+Status ServiceStarter::look(Time at) {
+  if (listens(folder_ / "service.sock")) {
+    starts_ = 0;
+    return {};
+  }
+  if (at < not_before_ || (started_ && is_alive(*started_))) return {};
+  not_before_ = at + pause_before_try(++starts_ + 2);
+  SUREFOOT_ASSIGN(started_, spawn(spawn_options(launch_)));
+  return {};
+}
+
+Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time deadline) {
+  service::Request request;
+  request.mutable_status()->set_records_from(~std::uint64_t{0});
+  const SpawnOptions options = spawn_options(launch);
 
   Time next_start{};
   int starts = 0;

@@ -73,4 +73,21 @@ struct ServiceLaunch {
 // to logs/node.log), and waits until it answers.
 Status ensure_service(ServiceClient& client, const ServiceLaunch& launch, Time deadline);
 
+// The same for who may not wait: training goes on without a service. One thread.
+class ServiceStarter {
+ public:
+  ServiceStarter(std::filesystem::path arena_folder, ServiceLaunch launch)
+      : folder_(std::move(arena_folder)), launch_(std::move(launch)) {}
+  // Starts a service unless one listens, or the last that was started still lives, or that was less
+  // than 2 s ago, then 4, 8, at most 30. Does not wait for it. An error: it could not be started.
+  Status look(Time at);
+
+ private:
+  std::filesystem::path folder_;
+  ServiceLaunch launch_;
+  std::optional<ProcessId> started_;
+  int starts_ = 0;  // since one was there
+  Time not_before_{};
+};
+
 }  // namespace surefoot

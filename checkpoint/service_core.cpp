@@ -94,6 +94,11 @@ Result<HelloDecision> decide_hello(const HelloFacts& facts) {
   return decision;
 }
 
+Duration store_patience(Step in_memory, Step known) {
+  const bool only_caution = in_memory > Step{0} && in_memory >= known;
+  return only_caution ? std::chrono::seconds(2) : std::chrono::seconds(60);
+}
+
 std::vector<Candidate> arena_candidates(std::span<const SlotInfo> slots, int node) {
   std::vector<Candidate> candidates;
   for (const SlotInfo& slot : slots) {

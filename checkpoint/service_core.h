@@ -60,6 +60,7 @@ struct HelloFacts {
     std::vector<std::string> training_lines;  // of the gang before; may be empty
     Attempt last_attempt;
     bool holds_work = false;  // a READY slot of step 1 or later
+    Step newest;              // READY; 0: none
   };
   struct Stored {  // the newest readable manifest
     bool there = false;
@@ -87,6 +88,10 @@ struct HelloDecision {
 // kStale: the attempt is older than one that has run here. kInvalid: what is there is of another
 // model, or made with other training keys; the message lists them and what the user can do.
 [[nodiscard]] Result<HelloDecision> decide_hello(const HelloFacts& facts);
+
+// How long a hello waits for a store that does not answer. Short only where memory holds everything
+// that anybody knows of: a node that was away would else lead the job back to what it has.
+[[nodiscard]] Duration store_patience(Step in_memory, Step known);
 
 // READY slots as candidates of this node; those of step 0 too.
 [[nodiscard]] std::vector<Candidate> arena_candidates(std::span<const SlotInfo> slots, int node);

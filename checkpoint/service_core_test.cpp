@@ -159,6 +159,12 @@ TEST(ArenaCandidates, AreTheReadySlots) {
             (Candidate{Candidate::Source::kArena, Step{4}, Attempt{2}, digest("state"), 1}));
 }
 
+TEST(StorePatience, IsShortOnlyWhereMemoryHoldsAllThatIsKnown) {
+  EXPECT_LT(store_patience(Step{5}, Step{5}), store_patience(Step{5}, Step{6}));
+  EXPECT_EQ(store_patience(Step{7}, Step{5}), store_patience(Step{5}, Step{5}));
+  EXPECT_EQ(store_patience(Step{0}, Step{0}), store_patience(Step{5}, Step{6}));
+}
+
 // ---- life ----
 
 LifeFacts alone() {

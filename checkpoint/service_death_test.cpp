@@ -6,13 +6,38 @@
 #include <set>
 #include <sstream>
 
+#include "checkpoint/service_history.h"
 #include "checkpoint/service_test_util.h"
 
 namespace surefoot {
 namespace {
 
+// As training has it, each step is made of the one before: who has gone on from a wrong state never
+// comes to the right one.
+void train_step(const StateLayout& layout, const Snapshotter& snapshotter,
+                std::span<std::byte> state, std::int64_t step) {
+  make_state(layout, state, 0);
+  if (step == 0) return;
+  const std::span<const std::byte> before = snapshotter.read_bytes();
+  for (const SectionSpec& section : layout.sections) {
+    for (const TensorSpec& tensor : section.tensors) {
+      const std::int64_t begin = section.offset + tensor.offset;
+      const std::int64_t bytes = tensor.elements() * size_of(section.type);
+      for (std::int64_t at = begin; at + 8 <= begin + bytes; at += 8) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, before.data() + at, 8);
+        word += kStateOfAStep;
+        std::memcpy(state.data() + at, &word, 8);
+      }
+    }
+  }
+}
+
 class DeathTest : public ServiceTest {
  protected:
+  void fill_step(std::int64_t step) override {
+    train_step(layout_, *snapshotter_, snapshotter_->write_bytes(), step);
+  }
   void SetUp() override {
     ServiceTest::SetUp();
     launch_.program = std::filesystem::path(std::getenv("SUREFOOT_BIN")) / "faulty_node";
@@ -177,7 +202,7 @@ class KilledWorkers : public DeathTest {
         const std::uint64_t bits = arena.requests().load();
         const bool checkpoint =
             step > 0 && (bits & kRequestCheckpoint) != 0 && (bits & kUploadBusy) == 0;
-        make_state(layout_, snapshotter.write_bytes(), step);
+        train_step(layout_, snapshotter, snapshotter.write_bytes(), step);
         StepRecord record;
         record.attempt = arena.gang().attempt;
         record.step = step;
@@ -286,6 +311,38 @@ TEST_F(DeathTest, TrainsOnWhileTheStoreIsAwayAndShowsHowOldTheLastCheckpointIs) 
   ASSERT_TRUE(eventually([&] { return status().durable_step() > failing.ready_step(); }))
       << "the newest state goes up, not the one that failed first";
   EXPECT_EQ(status().waiting_for(), "");
+}
+
+TEST_F(DeathTest, CountsTheAgeOfACheckpointFromItsStepAndNotFromItsUpload) {
+  set("FAULTY_PIECE_MS", "100");
+  start();
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  ASSERT_TRUE(make_step(1));
+  ASSERT_TRUE(eventually([&] { return status().storing_step() == 1; }));
+  const Time seen = now();
+  ASSERT_TRUE(eventually([&] { return status().durable_step() == 1; }));
+  const double uploading = seconds(now() - seen);
+  EXPECT_GE(status().durable_age_seconds(), uploading);
+}
+
+TEST_F(DeathTest, RemembersWhatAFlushTookToo) {
+  start();
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  ASSERT_TRUE(shut_down(true, false));
+  ASSERT_EQ(stored_steps(), std::vector<std::int64_t>{0});
+  const auto remembered = [&]() -> std::vector<StoredCheckpoint> {
+    std::error_code none;
+    const auto folder = launch_.job_directory / "service";
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, none)) {
+      if (entry.path().extension() != ".json") continue;
+      if (const auto history = read_service_history(entry.path())) return history->checkpoints;
+    }
+    return {};
+  };
+  ASSERT_TRUE(eventually([&] { return !remembered().empty(); }));
+  EXPECT_GT(remembered().back().seconds, 0);
 }
 
 // ---- before a deadline ----

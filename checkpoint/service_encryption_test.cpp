@@ -228,5 +228,17 @@ TEST_F(ServiceEncryptionTest, DoesNotStartWithAKeyFileThatOthersCanRead) {
   EXPECT_TRUE(logged("chmod 600")) << log();
 }
 
+// What a dead gang's worker has read of the job file is no reason to end.
+TEST_F(ServiceEncryptionTest, DoesNotEndForAStaleGangThatHasReadOtherSettings) {
+  start();
+  ASSERT_TRUE(say_hello(5));
+  service::Hello stale = hello_of(4, layout_);
+  stale.set_encryption("another");
+  EXPECT_EQ(say(stale).error().code, Code::kStale);
+  EXPECT_EQ(status().attempt(), 5);
+  stale.set_attempt(6);
+  EXPECT_EQ(say(stale).error().code, Code::kRestart);
+}
+
 }  // namespace
 }  // namespace surefoot

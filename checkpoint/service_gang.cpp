@@ -12,9 +12,6 @@
 namespace surefoot {
 namespace {
 
-constexpr Duration kStorePatience = std::chrono::seconds(60);
-// With the newest step in memory the store is only asked out of caution.
-constexpr Duration kStorePatienceWithMemory = std::chrono::seconds(2);
 constexpr Duration kRestorePatience = std::chrono::hours(2);
 constexpr Duration kEndPatience = std::chrono::seconds(10);
 constexpr Duration kGangPatience =
@@ -27,12 +24,10 @@ std::vector<std::string> lines_of(const service::Hello& hello) {
   return {hello.training_lines().begin(), hello.training_lines().end()};
 }
 
-bool holds_work(const Arena& arena) {
-  for (int slot = 0; slot < kSlots; ++slot) {
-    const SlotInfo info = arena.slot(slot);
-    if (info.state == SlotState::kReady && info.step > Step{0}) return true;
-  }
-  return false;
+// Step 0: none that is worth anything.
+Step newest_in(const Arena& arena) {
+  const auto newest = arena.newest_ready();
+  return newest ? arena.slot(*newest).step : Step{0};
 }
 
 HelloFacts::Memory facts_of(const Arena* arena, bool damaged, const service::Memory& memory) {
@@ -45,7 +40,8 @@ HelloFacts::Memory facts_of(const Arena* arena, bool damaged, const service::Mem
   facts.layout = arena->spec().layout_digest;
   facts.training_hash = arena->spec().training_hash;
   facts.last_attempt = std::max(facts.last_attempt, Attempt{arena->last_attempt()});
-  facts.holds_work = holds_work(*arena);
+  facts.newest = newest_in(*arena);
+  facts.holds_work = facts.newest > Step{0};
   return facts;
 }
 
@@ -107,7 +103,7 @@ Result<std::shared_ptr<Arena>> remake(Arena& old, const std::filesystem::path& f
       table[chunk] = copy_and_digest(from.subspan(at, bytes), to.subspan(at, bytes));
     }
     if (state_digest(table) == info.digest) {
-      SUREFOOT_TRY(fresh->publish(slot, info.samples, info.checkpoint));
+      SUREFOOT_TRY(fresh->publish(slot, info.attempt, info.step, info.samples, info.checkpoint));
       return fresh;
     }
     spdlog::warn("step {} in the removed memory fails its digest", info.step);
@@ -155,15 +151,19 @@ bool ServiceImpl::workers_alive() const {
   return false;
 }
 
+bool ServiceImpl::gang_is_past_restore() const {
+  const std::int64_t running = arena_->gang().attempt;
+  for (int rank = 0; rank < kMaxLocalRanks; ++rank) {
+    const RankLine& line = arena_->line(rank);
+    const bool past = line.attempt.load() == running && line.phase.load() > Phase::kRestoring;
+    if (past && is_alive(registered_process(line))) return true;
+  }
+  return false;
+}
+
 // ---- hello ----
 
 void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
-  if (hello.encryption() != settings_.job.checkpoint().encryption().SerializeAsString()) {
-    ended_ = "checkpoint.encryption has changed in the job file; the snapshots stay";
-    return reply(peer, error(Code::kRestart,
-                             "the checkpoint service was started with another "
-                             "checkpoint.encryption; it ends now: start again"));
-  }
   const std::int64_t last =
       std::max(memory_.hello().attempt(), arena_ ? arena_->last_attempt() : 0);
   if (hello.attempt() != 0 && hello.attempt() < last) {
@@ -171,14 +171,21 @@ void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
                   fmt::format("attempt {} is older than attempt {}, which has run on this node",
                               hello.attempt(), last));
   }
+  if (hello.encryption() != settings_.job.checkpoint().encryption().SerializeAsString()) {
+    ended_ = "checkpoint.encryption has changed in the job file; the snapshots stay";
+    return reply(peer, error(Code::kRestart,
+                             "the checkpoint service was started with another "
+                             "checkpoint.encryption; it ends now: start again"));
+  }
   // The gang that asked for a restore is gone when another one comes.
   if (hello.attempt() == 0 || hello.attempt() > last) gang_thread_.interrupt();
-  gang_expected_until_ = now() + kGangPatience;
-  gang_thread_.start([this, peer, hello, arena = arena_, memory = memory_,
+  const Time came = now();
+  gang_expected_until_ = came + kGangPatience;
+  gang_thread_.start([this, peer, hello, came, arena = arena_, memory = memory_,
                       damaged = arena_damaged_]() -> WorkThread::Outcome {
     Welcome result = welcome(hello, arena, memory, damaged);
-    return [this, peer, hello, result = std::move(result)]() mutable {
-      welcomed(peer, hello, std::move(result));
+    return [this, peer, hello, came, result = std::move(result)]() mutable {
+      welcomed(peer, hello, came, std::move(result));
     };
   });
 }
@@ -193,7 +200,7 @@ ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shar
     result.layout = std::move(*layout);
     SUREFOOT_ASSIGN(const HelloFacts::Gang gang, facts_of(hello, result.layout));
     HelloFacts facts{gang, facts_of(arena.get(), damaged, memory), {}};
-    SUREFOOT_TRY(look_for(facts, result));
+    SUREFOOT_TRY(look_for(facts, Step{std::max(hello.known_step(), memory.known_step())}, result));
     SUREFOOT_ASSIGN(const HelloDecision decision, decide_hello(facts));
     for (const std::string& change : decision.changed_keys)
       spdlog::warn("changed training key accepted: {}", change);
@@ -207,9 +214,9 @@ ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shar
 
 // What the store has. Without it a job can go on from memory, but never start: nobody knows how far
 // it has been.
-Status ServiceImpl::look_for(HelloFacts& facts, Welcome& result) {
+Status ServiceImpl::look_for(HelloFacts& facts, Step known, Welcome& result) {
   Control control;
-  control.deadline = now() + (facts.memory.holds_work ? kStorePatienceWithMemory : kStorePatience);
+  control.deadline = now() + store_patience(facts.memory.newest, known);
   control.stop = [this] { return gang_thread_.stopping(); };
   auto view = gang_store_.look(control);
   Status usable = view ? Status() : Status(view.error());
@@ -295,7 +302,18 @@ void ServiceImpl::remember(const HelloDecision& decision, const service::Hello& 
   }
 }
 
-void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome) {
+// A gang that comes after a drain was not meant by it. What was said while its hello was in hand
+// is.
+void ServiceImpl::forget_requests_before(Time hello) {
+  if (departure_ && departure_->since < hello) departure_.reset();
+  if (!departure_) signals_seen_ = 0;
+  drain_asked_ = departure_ || drain_asked_at_ >= hello;
+  flush_wanted_ = departure_ && (departure_->everyone || memory_.hello().node_count() <= 1);
+  throttle_.set_free(urgent_ > 0 || departure_);
+}
+
+void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Time came,
+                           Welcome welcome) {
   if (!welcome.status) {
     const Error& failed = welcome.status.error();
     spdlog::error("hello of attempt {}: {}", hello.attempt(), failed.message);
@@ -303,6 +321,8 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcom
     // Writers were closed out, or even ended, before it failed: what is known of attempts stays.
     return reply(peer, failed);
   }
+  // The same gang: what it was asked still stands.
+  const bool again = hello.again() || memory_.hello().attempt() == welcome.reply.attempt();
   use(std::move(welcome.arena));
   memory_ = std::move(welcome.memory);
   layout_ = std::move(welcome.layout);
@@ -310,9 +330,9 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Welcom
   if (!welcome.warning.empty())
     spdlog::warn("training goes on without the store for now: {}", welcome.warning);
   if (hello.has_supervised()) supervised_ = hello.supervised();
-  drain_asked_ = flush_wanted_ = false;
-  departure_.reset();
-  throttle_.set_free(urgent_ > 0);
+  if (!again) forget_requests_before(came);
+  // The arena forgot it with the gang before.
+  if (drain_asked_) arena_->requests().fetch_or(kRequestDrain);
   note_arena(welcome.made);
   last_supervisor_ = last_visit_ = now();
   gang_expected_until_ = now() + kGangPatience;
@@ -350,6 +370,12 @@ void ServiceImpl::restore(const Peer& peer, const service::Restore& request) {
     distrust(candidate.step);
     return done(peer);
   }
+  const std::int64_t running = arena_->gang().attempt;
+  if (request.attempt() != 0 && request.attempt() != running)
+    return refuse(peer, "stale", fmt::format("attempt {} runs on this node", running));
+  // A slot that is being written for a step would be taken for the copy.
+  if (gang_is_past_restore())
+    return refuse(peer, "stale", fmt::format("attempt {} is past its restore", running));
   gang_thread_.start([this, peer, request, candidate, of, arena = arena_]() -> WorkThread::Outcome {
     const Time begun = now();
     auto filled = bring(candidate, request.part(), of, *arena);

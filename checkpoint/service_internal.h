@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <map>
-#include <set>
 
 #include "checkpoint/deadline.h"
 #include "checkpoint/interval.h"
@@ -12,6 +11,7 @@
 #include "checkpoint/service_core.h"
 #include "checkpoint/service_history.h"
 #include "checkpoint/service_sockets.h"
+#include "checkpoint/slot_holds.h"
 #include "checkpoint/throttle.h"
 #include "checkpoint/work_thread.h"
 
@@ -39,9 +39,13 @@ class ServiceImpl final : public Service {
     Time begun{};               // first written; the upload's cost counts from here
     Duration slept{};           // of the throttle, before it
     Duration processor_time{};  // of the store thread, so far
+    Attempt tried_in;           // the gang at the last try
+    bool part_stored = false;   // as far as that is known
+    int waits = 0;              // for other nodes' parts
   };
   // This machine goes.
   struct Departure {
+    Time since = now();
     Time deadline;
     bool everyone = true;
     DeadlineAction action = DeadlineAction::kNothing;
@@ -49,6 +53,8 @@ class ServiceImpl final : public Service {
     std::string decision;
     std::optional<Step> safe;
     Duration safe_before{};
+    std::optional<Step> shared;  // this node's share is stored, others' were still missing
+    Time alone_from{};           // ... from then on this node writes the whole of it
   };
   struct Ending {
     Peer peer;
@@ -74,6 +80,7 @@ class ServiceImpl final : public Service {
 
   // service.cpp: messages and the loop
   void look_for_keys();
+  void take_keys(const Result<ServiceKeys>& keys);
   Status listen_remotely(const ServiceKeys& keys);
   void receive();
   void take(const Frames& message);
@@ -81,6 +88,8 @@ class ServiceImpl final : public Service {
   void reply(const Peer& peer, const service::Reply& message);
   void reply(const Peer& peer, const Error& failed);
   void done(const Peer& peer);
+  [[nodiscard]] bool too_much_waits(const service::Request& request) const;
+  [[nodiscard]] Status is_last_step(const service::Finish& request) const;
   void refuse(const Peer& peer, std::string_view kind, const std::string& message);
   void read_signals();
   void tick();
@@ -96,13 +105,14 @@ class ServiceImpl final : public Service {
   void hello(const Peer& peer, const service::Hello& hello);
   Welcome welcome(const service::Hello& hello, std::shared_ptr<Arena> arena, service::Memory memory,
                   bool damaged);
-  Status look_for(HelloFacts& facts, Welcome& result);
+  Status look_for(HelloFacts& facts, Step known, Welcome& result);
   Status make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
                     const service::Hello& hello, const service::Memory& memory,
                     std::shared_ptr<Arena> arena, Welcome& result);
   void remember(const HelloDecision& decision, const service::Hello& hello, bool damaged,
                 const service::Memory& memory, Welcome& result);
-  void welcomed(const Peer& peer, const service::Hello& hello, Welcome welcome);
+  void welcomed(const Peer& peer, const service::Hello& hello, Time came, Welcome welcome);
+  void forget_requests_before(Time hello);
   void restore(const Peer& peer, const service::Restore& request);
   void restored(const Peer& peer, const service::Restore& request, const Candidate& candidate,
                 const Result<StoreSide::Filled>& filled, double took);
@@ -112,6 +122,7 @@ class ServiceImpl final : public Service {
   void open_arena();
   void use(std::shared_ptr<Arena> arena);
   [[nodiscard]] bool workers_alive() const;
+  [[nodiscard]] bool gang_is_past_restore() const;
 
   // service_when.cpp
   void read_step_times();
@@ -135,8 +146,10 @@ class ServiceImpl final : public Service {
   void look_at_store();
   void look_at_slots();
   void start_upload(int slot);
+  [[nodiscard]] bool is_left_behind(const Upload& upload) const;
   void uploaded(int slot, const Upload& upload, const UploadResult& result);
-  void note_stored(const SlotInfo& slot, const UploadResult& result);
+  void note_stored(const SlotInfo& slot, const UploadResult& result, Time made, Time begun);
+  void try_again_later(int slot, Upload& upload, const UploadResult& result);
   void note_cost(const Upload& upload);
   void take_newer_instead(int slot, const Upload& upload);
   void decide_about_life();
@@ -148,13 +161,19 @@ class ServiceImpl final : public Service {
   [[nodiscard]] bool newest_is_stored() const;
   // Writes the newest READY step to the store; `then` is told on the loop.
   void flush(const std::function<void(const Status&)>& then);
+  [[nodiscard]] bool shares(const SlotInfo& slot) const;
+  void note_missing_shares(Step step, Duration took);
+  void after_flush(const UploadTask& task, const UploadResult& result, const Status& copy,
+                   const std::function<void(const Status&)>& then);
+  void let_go(const UploadTask& task, bool stored, bool is_bad);
   void finish(const Peer& peer, const service::Finish& request);
   void finish_from_slot(const Peer& peer, int slot, const SlotInfo& info);
   void finish_from_store(const Peer& peer, Step step);
   Result<Exported> store_and_export(const UploadTask& task, UploadResult& stored);
   void exported(const Peer& peer, Step step, const Digest& digest, const Result<Exported>& outcome);
   void shutdown(const Peer& peer, const service::Shutdown& request);
-  [[nodiscard]] Control store_control(Duration patience);
+  [[nodiscard]] Control store_control();
+  [[nodiscard]] Control look_control();
   void begin_urgent();
   void end_urgent();
 
@@ -162,8 +181,9 @@ class ServiceImpl final : public Service {
   std::optional<FolderLock> lock_;
   ServiceSockets sockets_;
   bool complained_of_keys_ = false;
-  std::string ended_;      // not empty: why the loop ends
-  bool removing_ = false;  // ... and the folder goes with it
+  std::string keys_in_use_;  // as text
+  std::string ended_;        // not empty: why the loop ends
+  bool removing_ = false;    // ... and the folder goes with it
 
   std::shared_ptr<Arena> arena_;
   bool arena_damaged_ = false;
@@ -174,7 +194,7 @@ class ServiceImpl final : public Service {
   StoreSide gang_store_;
   StoreSide upload_store_;
   std::map<int, Upload> uploads_;  // by slot
-  std::set<int> held_;             // slots pinned by flush or finish
+  SlotHolds held_;                 // by flush or finish
   std::optional<Step> in_hand_;    // being written now
   std::optional<Step> flushing_;   // ... because the memory is to go
   std::optional<Step> durable_;    // published and read back, in this life or an earlier one
@@ -204,6 +224,7 @@ class ServiceImpl final : public Service {
 
   bool supervised_;
   bool drain_asked_ = false;
+  Time drain_asked_at_{};  // by a message
   bool flush_wanted_ = false;
   int signals_seen_ = 0;
   int flush_failures_ = 0;
@@ -228,6 +249,7 @@ class ServiceImpl final : public Service {
   // Last, so that they end first: their work uses what stands above.
   WorkThread gang_thread_;
   WorkThread store_thread_;
+  WorkThread keys_thread_;  // the job directory may lie on a network disk that hangs
 };
 
 }  // namespace surefoot

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace surefoot {
@@ -38,7 +39,8 @@ struct ServiceKeys {
 [[nodiscard]] Result<ServiceKeys> read_service_keys(const std::filesystem::path& file);
 // Reads the file, or makes it. Safe when several processes do it at once: all get the same keys.
 [[nodiscard]] Result<ServiceKeys> make_service_keys(const std::filesystem::path& file);
-// From a pipe. Blocks until an empty line, the end, or 1 KiB has come.
-[[nodiscard]] Result<ServiceKeys> receive_service_keys(int fd);
+// From a pipe. Blocks until an empty line, the end, or 1 KiB has come; kRetry: it has not by
+// `deadline`.
+[[nodiscard]] Result<ServiceKeys> receive_service_keys(int fd, Time deadline);
 
 }  // namespace surefoot

@@ -118,6 +118,12 @@ class Nodes : public ServiceTest {
     const auto flushed = nodes_[node]->client().call(flush, now() + kPatience);
     ASSERT_TRUE(flushed) << flushed.error().message;
   }
+  void notice_for_everyone(int node) {
+    service::Request request;
+    request.mutable_notice()->set_deadline_seconds(60);
+    request.mutable_notice()->set_everyone(true);
+    ASSERT_TRUE(nodes_[node]->client().call(request, now() + kPatience));
+  }
   // Nothing is being stored, and nobody says so any more.
   void await_rest() {
     for (const int node : gang_) {
@@ -165,6 +171,32 @@ TEST_F(Nodes, PublishASetThatTheyWriteTogether) {
   }
 }
 
+TEST_F(Nodes, EachStoreTheirShareOfTheLastStepWhenAllGoAtOnce) {
+  begin(1, {0, 1});
+  for (std::int64_t number = 0; number <= 3; ++number) step(number);
+  await_rest();
+  step(4);
+  for (const int node : gang_) notice_for_everyone(node);
+  for (const int node : gang_)
+    ASSERT_TRUE(eventually([&] { return nodes_[node]->status().notice().safe_step() == 4; }));
+  EXPECT_EQ(stored_steps().front(), 4);
+  EXPECT_EQ(parts_of(4).size(), 2u);
+  EXPECT_EQ(nodes_[1]->status().stored_part_step(), 4);
+  for (const auto& part : parts_of(4))
+    EXPECT_NE(part.string().find("-of-02"), std::string::npos) << part;
+}
+
+TEST_F(Nodes, OneStoresTheWholeLastStepWhenTheOthersShareDoesNotCome) {
+  begin(1, {0, 1});
+  for (std::int64_t number = 0; number <= 3; ++number) step(number);
+  await_rest();
+  step(4);
+  nodes_[1]->kill();
+  notice_for_everyone(0);
+  ASSERT_TRUE(eventually([&] { return nodes_[0]->status().notice().safe_step() == 4; }));
+  EXPECT_EQ(stored_steps().front(), 4);
+}
+
 TEST_F(Nodes, NeverOfferASetOfWhichOneDiedAndCleanItUp) {
   begin(1, {0, 1});
   step(0);
@@ -195,7 +227,8 @@ TEST_F(Nodes, NeverOfferASetOfWhichOneDiedAndCleanItUp) {
     const timespec long_ago[2] = {{1, 0}, {1, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, part.c_str(), long_ago, 0), 0);
   }
-  // The pinned slot keeps the service busy for ten minutes, or until something newer is stored.
+  // Nor does it keep the new gang from its checkpoints.
+  await_rest();
   step(++number);
   flush(0);
   EXPECT_EQ(stored_steps().front(), number);

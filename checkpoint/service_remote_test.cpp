@@ -78,10 +78,19 @@ TEST(ServiceKeys, ComeThroughAPipeUpToAnEmptyLine) {
   const Fd out(ends[0]);
   const std::string text = to_text(server_half(*keys)) + "\n";  // and the pipe stays open
   ASSERT_EQ(::write(in.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  const auto received = receive_service_keys(out.get());
+  const auto received = receive_service_keys(out.get(), now() + kPatience);
   ASSERT_TRUE(received) << received.error().message;
   EXPECT_EQ(received->server_secret, keys->server_secret);
   EXPECT_EQ(received->client_secret, "");
+  // Who sends none is not waited for without end.
+  EXPECT_EQ(receive_service_keys(out.get(), now() + 20ms).error().code, Code::kRetry);
+}
+
+TEST(ServiceKeys, AreNotWaitedForWhereTheFileIsAPipe) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "service.keys";
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_EQ(read_service_keys(file).error().code, Code::kInvalid);
 }
 
 // ---- strangers ----
@@ -186,6 +195,17 @@ TEST_F(RemoteTest, OpensItsTcpSideWhenKeysAreMadeLater) {
   make_keys();
   ServiceClient supervisor({arena_, std::optional(client_half(keys_))}, kJobId);
   EXPECT_TRUE(ask(supervisor));
+}
+
+TEST_F(RemoteTest, TakesTheKeysThatWereMadeAnewAndNoOthersAnyMore) {
+  begin();
+  expect_all_is_well();
+  std::filesystem::remove(launch_.job_directory / "service.keys");
+  make_keys();
+  ServiceClient later({arena_, std::optional(client_half(keys_))}, kJobId);
+  EXPECT_TRUE(eventually([&] { return ask(later, 2s).has_value(); }));
+  EXPECT_FALSE(ask(*supervisor_, 500ms));
+  EXPECT_EQ(status().endpoint() + "\n", *read_file(arena_ / "endpoint"));
 }
 
 TEST_F(RemoteTest, GivesNothingToWhoHasNotTheKeyAndCountsHim) {

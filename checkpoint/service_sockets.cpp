@@ -20,7 +20,6 @@ constexpr std::size_t kMaxFrames = 8;
 constexpr int kTurn = 64;       // arbitrary: a flood must not keep the loop from its other work
 constexpr int kMaxWaiting = 8;  // messages of one peer; it has one question at a time
 constexpr const char* kZapAddress = "inproc://zeromq.zap.01";  // libzmq's name for it
-constexpr const char* kEventsAddress = "inproc://service.events";
 constexpr int kEvents = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
                         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
 
@@ -116,10 +115,15 @@ Status ServiceSockets::listen_remotely(const std::string& address, const Service
     return error(Code::kInvalid, "the service's keys are not keys");
   client_key_.assign(client_key.begin(), client_key.end());
   const int port = port_of(listener.get());
+  close_remote();
+  const std::string events_address = fmt::format("inproc://service.events.{}", ++count_);
   try {
-    zap_ = zmq::socket_t(context_, zmq::socket_type::rep);
-    zap_.set(zmq::sockopt::linger, 0);
-    zap_.bind(kZapAddress);
+    // Stays: libzmq gives its address free at some later time only.
+    if (!zap_) {
+      zap_ = zmq::socket_t(context_, zmq::socket_type::rep);
+      zap_.set(zmq::sockopt::linger, 0);
+      zap_.bind(kZapAddress);
+    }
     remote_ = zmq::socket_t(context_, zmq::socket_type::router);
     remote_.set(zmq::sockopt::linger, 500);
     remote_.set(zmq::sockopt::maxmsgsize, std::int64_t{kMaxFrameBytes});
@@ -137,20 +141,29 @@ Status ServiceSockets::listen_remotely(const std::string& address, const Service
     events_ = zmq::socket_t(context_, zmq::socket_type::pair);
     events_.set(zmq::sockopt::linger, 0);
     events_.set(zmq::sockopt::rcvhwm, 0);
-    if (::zmq_socket_monitor(remote_.handle(), kEventsAddress, kEvents) != 0) throw zmq::error_t();
-    events_.connect(kEventsAddress);
+    if (::zmq_socket_monitor(remote_.handle(), events_address.c_str(), kEvents) != 0)
+      throw zmq::error_t();
+    events_.connect(events_address);
     // libzmq closes the descriptor it is given.
     remote_.set(zmq::sockopt::use_fd, ::fcntl(listener.get(), F_DUPFD_CLOEXEC, 3));
     const std::string host = parsed.is_v6 ? "[" + address + "]" : address;
     endpoint_ = fmt::format("tcp://{}:{}", host, port);
     remote_.bind(endpoint_);
   } catch (const zmq::error_t& failed) {
-    endpoint_.clear();
-    for (zmq::socket_t* socket : {&remote_, &zap_, &events_}) socket->close();
+    close_remote();
     return error(Code::kInvalid, "cannot listen on {}: {}", address, failed.what());
   }
   listener_ = std::move(listener);
   return {};
+}
+
+void ServiceSockets::close_remote() {
+  endpoint_.clear();
+  remote_.close();
+  events_.close();
+  listener_.reset();
+  connections_.clear();
+  held_back_ = false;
 }
 
 Result<std::vector<std::size_t>> ServiceSockets::wait(std::span<const int> fds, Duration patience) {

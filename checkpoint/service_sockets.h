@@ -50,6 +50,7 @@ class ServiceSockets {
   Status listen_locally(const std::filesystem::path& folder);
   void close_local();
   // `address`: of this machine, as numbers: "127.0.0.1", "::1". kInvalid names what is wrong.
+  // Again, with other keys: at another endpoint, and who came by the old keys is cut off.
   Status listen_remotely(const std::string& address, const ServiceKeys& keys);
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }  // empty: none
 
@@ -69,6 +70,7 @@ class ServiceSockets {
   [[nodiscard]] std::int64_t wrong_keys() const { return wrong_keys_; }
 
  private:
+  void close_remote();
   void answer_who_may_come_in();
   void read_events();
   void hold_back(bool hold);
@@ -80,6 +82,7 @@ class ServiceSockets {
   zmq::socket_t events_;  // what becomes of connections to remote_
   Fd listener_;           // the one that remote_ listens on
   std::string endpoint_;
+  int count_ = 0;           // of endpoints
   std::string client_key_;  // 32 bytes
   std::set<std::uint32_t> connections_;
   bool held_back_ = false;

@@ -288,7 +288,23 @@ TEST_F(ServiceTest, RefusesAnotherModelWhereAFinishedStepWouldBeLost) {
 
 // --- finish ---
 
+TEST_F(ServiceTest, RefusesToFinishBeforeTheLastStep) {
+  max_steps_ = 4;
+  start();
+  ASSERT_TRUE(say_hello(1));
+  for (std::int64_t step = 0; step <= 3; ++step) make_step(step);
+  EXPECT_EQ(finish(3).error().code, Code::kInvalid);
+  service::Request request;
+  request.mutable_finish()->set_step(3);
+  request.mutable_finish()->set_elsewhere(true);
+  EXPECT_EQ(client_->call(request, now() + kPatience).error().code, Code::kInvalid);
+  EXPECT_FALSE(status().finished());
+  make_step(4);
+  EXPECT_TRUE(finish(4));
+}
+
 TEST_F(ServiceTest, FinishStoresTheLastStepAndExportsTheModel) {
+  max_steps_ = 4;
   launch_.supervised = true;  // who then ends the service
   start();
   ASSERT_TRUE(say_hello(1));
@@ -308,6 +324,8 @@ TEST_F(ServiceTest, FinishStoresTheLastStepAndExportsTheModel) {
 }
 
 TEST_F(ServiceTest, FinishWorksFromTheStoreWhenTheMemoryIsGone) {
+  max_steps_ = 4;
+  write_job("interval: 1h");
   launch_.supervised = true;  // who then ends the service
   start();
   ASSERT_TRUE(say_hello(1));
@@ -325,6 +343,7 @@ TEST_F(ServiceTest, FinishWorksFromTheStoreWhenTheMemoryIsGone) {
 }
 
 TEST_F(ServiceTest, FinishFreesEverythingOnceTheWorkersAreGone) {
+  max_steps_ = 1;
   start();
   ASSERT_TRUE(say_hello(1));
   make_step(0);
@@ -371,8 +390,11 @@ TEST_F(ServiceTest, DrainsWhenTheSupervisorIsNotHeard) {
     if (!register_writer(*mapped_, Attempt{1}, 0, 0)) return 1;
     for (;;) ::usleep(1000);
   });
-  // No status call from here on.
-  EXPECT_TRUE(eventually([&] { return (mapped_->requests().load() & kRequestDrain) != 0; }));
+  // Who asks without its key is not the supervisor.
+  EXPECT_TRUE(eventually([&] {
+    (void)status();
+    return (mapped_->requests().load() & kRequestDrain) != 0;
+  }));
   make_step(1);
   ::kill(worker, SIGKILL);
   wait_for(worker);
@@ -392,9 +414,26 @@ TEST_F(ServiceTest, TakesSigtermAsADrain) {
   EXPECT_TRUE(eventually([&] { return (mapped_->requests().load() & kRequestDrain) != 0; }));
   ASSERT_TRUE(service_process());
   const auto process = *service_process();
+  // A gang that comes later does not count as asked, nor the signal as the first of two.
+  ASSERT_TRUE(say_hello(2));
+  EXPECT_EQ(mapped_->requests().load() & kRequestDrain, 0u);
+  ASSERT_TRUE(send_signal(process, SIGTERM));
+  EXPECT_TRUE(eventually([&] { return (mapped_->requests().load() & kRequestDrain) != 0; }));
+  ASSERT_TRUE(send_signal(process, SIGHUP));
+  EXPECT_TRUE(status().has_notice());
   ASSERT_TRUE(send_signal(process, SIGTERM));
   EXPECT_TRUE(eventually([&] { return !is_alive(process); }));
   EXPECT_TRUE(std::filesystem::exists(arena_ / "arena"));
+}
+
+TEST_F(ServiceTest, DoesNotTakeASignalForAWordThatOtherNodesStay) {
+  start();
+  service::Hello hello = hello_of(1, layout_);
+  hello.set_node_count(2);
+  ASSERT_TRUE(say(hello));
+  ASSERT_TRUE(send_signal(*service_process(), SIGTERM));
+  ASSERT_TRUE(eventually([&] { return status().has_notice(); }));
+  EXPECT_TRUE(status().notice().everyone());
 }
 
 TEST_F(ServiceTest, RemovesNothingWhileWorkersLive) {

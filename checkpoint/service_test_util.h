@@ -66,7 +66,8 @@ class ServiceTest : public testing::Test {
   void write_job(const std::string& checkpoint, const std::string& recovery = "") {
     std::ofstream(launch_.job_file)
         << "name: t\nmodel: {kind: mlp}\ndata: {kind: synthetic}\n"
-        << "train: {max_steps: 100, global_batch_size: 8, micro_batch_size: 4, optimizer: {kind: "
+        << "train: {max_steps: " << max_steps_
+        << ", global_batch_size: 8, micro_batch_size: 4, optimizer: {kind: "
            "sgd, lr: 0.1}}\n"
         << "checkpoint: {arena: " << (folder_.path() / "shm").string() << ", " << checkpoint
         << "}\nrecovery: {" << recovery << "}\n";
@@ -102,8 +103,8 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(reply) << reply.error().message;
     return reply ? reply->status() : service::StatusReply();
   }
-  [[nodiscard]] static service::Hello hello_of(std::int64_t attempt, const StateLayout& layout,
-                                               std::string_view training = "train.seed: 1") {
+  [[nodiscard]] service::Hello hello_of(std::int64_t attempt, const StateLayout& layout,
+                                        std::string_view training = "train.seed: 1") const {
     service::Hello hello;
     hello.set_attempt(attempt);
     hello.set_layout(layout.to_json());
@@ -112,7 +113,7 @@ class ServiceTest : public testing::Test {
     hello.set_numerics_id("test");
     hello.set_local_size(1);
     hello.set_node_count(1);
-    hello.set_max_steps(100);
+    hello.set_max_steps(max_steps_);
     return hello;
   }
   Result<service::HelloReply> say(const service::Hello& hello) {
@@ -161,7 +162,7 @@ class ServiceTest : public testing::Test {
     const std::uint64_t bits = mapped_->requests().load();
     const bool wanted = (bits & kRequestCheckpoint) != 0 && (bits & kUploadBusy) == 0;
     const bool checkpoint = wanted && step > 0;
-    make_state(layout_, snapshotter_->write_bytes(), step);
+    fill_step(step);
     StepRecord record;
     record.attempt = attempt_;
     record.step = step;
@@ -170,6 +171,10 @@ class ServiceTest : public testing::Test {
     SUREFOOT_CHECK(
         snapshotter_->commit(step * 8, checkpoint, record, now() + kPatience).has_value());
     return checkpoint;
+  }
+  // What a step makes: here, so that steps may be left out, of its number alone.
+  virtual void fill_step(std::int64_t step) {
+    make_state(layout_, snapshotter_->write_bytes(), step);
   }
   [[nodiscard]] bool holds(int slot, std::int64_t step) {
     std::vector<std::byte> expected(static_cast<std::size_t>(layout_.bytes));
@@ -206,6 +211,7 @@ class ServiceTest : public testing::Test {
   std::unique_ptr<Arena> mapped_;
   std::unique_ptr<Snapshotter> snapshotter_;
   std::int64_t attempt_ = 0;
+  std::int64_t max_steps_ = 100;
 };
 
 }  // namespace surefoot

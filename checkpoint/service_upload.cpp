@@ -1,4 +1,4 @@
-// What a service does with its store: checkpoints, flush, the end of the job, and its own end.
+// What a service does with its store: checkpoints, and its own end.
 #include <algorithm>
 
 #include "checkpoint/service_internal.h"
@@ -8,11 +8,11 @@ namespace surefoot {
 namespace {
 
 constexpr Duration kLookPatience = std::chrono::minutes(2);
-// Of one try to write a set; a store that is slower than this cannot keep a checkpoint.
-constexpr Duration kUploadPatience = std::chrono::hours(1);
-constexpr Duration kPublishPause = std::chrono::milliseconds(200);  // other nodes are still writing
+constexpr Duration kStorePatience = std::chrono::minutes(20);  // without any progress
+// While other nodes are still writing: at first, then longer and longer.
+constexpr Duration kPublishPause = std::chrono::milliseconds(200);
+constexpr int kLongestPublishPause = 5;                          // doublings of it
 constexpr Duration kPublishPatience = std::chrono::minutes(10);  // as Rule (delete) for such sets
-constexpr int kFinishTries = 4;
 // An unsupervised gang that is gone without the job being done: mpirun may be run again at once.
 constexpr Duration kGraceAfterGang = std::chrono::seconds(5);
 constexpr Duration kGraceAfterQuestion = std::chrono::seconds(5);
@@ -24,14 +24,20 @@ bool is_slot(const SlotInfo& info, Attempt attempt, Step step) {
 }  // namespace
 
 // For work on the store thread: between two chunks it is held to its share of a processor.
-Control ServiceImpl::store_control(Duration patience) {
+Control ServiceImpl::store_control() {
   Control control;
-  control.deadline = now() + patience;
+  control.patience = kStorePatience;
   control.stop = [this] { return store_thread_.stopping(); };
   control.progress = [this](std::int64_t bytes) {
     uploading_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     throttle_.pause([this] { return store_thread_.stopping(); });
   };
+  return control;
+}
+
+Control ServiceImpl::look_control() {
+  Control control = store_control();
+  control.deadline = now() + kLookPatience;
   return control;
 }
 
@@ -50,7 +56,7 @@ void ServiceImpl::look_at_store() {
   const int part = memory_.hello().node_index();
   const int of = std::max(1, memory_.hello().node_count());
   store_thread_.start([this, part, of]() -> WorkThread::Outcome {
-    const Control control = store_control(kLookPatience);
+    const Control control = look_control();
     auto view = upload_store_.look(control);
     if (view) {
       for (const std::string& line : upload_store_.settle_left_overs(part, of, control))
@@ -109,7 +115,7 @@ void ServiceImpl::distrust(Step step) {
   newest_checkpoint_.reset();
   store_thread_.start([this, step]() -> WorkThread::Outcome {
     upload_store_.distrust(step);
-    auto view = upload_store_.look(store_control(kLookPatience));
+    auto view = upload_store_.look(look_control());
     if (view) std::erase_if(view->whole, [&](const auto& entry) { return entry.step >= step; });
     return [this, view = std::move(view)] {
       if (view) note_view(*view);
@@ -118,6 +124,12 @@ void ServiceImpl::distrust(Step step) {
 }
 
 // ---- checkpoints ----
+
+// Of an earlier gang: who has not written its part of that set by now may be gone for good. It is
+// tried once more and then given up, or it would keep the new gang from its checkpoints.
+bool ServiceImpl::is_left_behind(const Upload& upload) const {
+  return upload.attempt.value < arena_->gang().attempt;
+}
 
 // Every pinned slot is to be written; the newest first, as it makes the others needless.
 void ServiceImpl::look_at_slots() {
@@ -134,8 +146,11 @@ void ServiceImpl::look_at_slots() {
       uploads_.erase(known);
     if (!pinned || held_.contains(slot)) continue;
     auto [entry, fresh] = uploads_.try_emplace(slot, Upload{info.attempt, info.step, now(), {}, 0});
-    if (fresh) newest_checkpoint_ = now();
-    if (now() < entry->second.next) continue;
+    if (fresh) newest_checkpoint_ = entry->second.since;
+    const Upload& upload = entry->second;
+    const bool last_look =
+        upload.waits > 0 && is_left_behind(upload) && upload.tried_in <= upload.attempt;
+    if (now() < upload.next && !last_look) continue;
     if (!next || info.step > uploads_.at(*next).step) next = slot;
   }
   // The bits follow from the slots, whoever has set them in an earlier life.
@@ -157,11 +172,12 @@ void ServiceImpl::start_upload(int slot) {
     uploads_.at(slot).begun = now();
     uploads_.at(slot).slept = throttle_.slept();
   }
+  uploads_.at(slot).tried_in = Attempt{arena_->gang().attempt};
   const Upload upload = uploads_.at(slot);
-  const UploadTask task{arena_, slot, *identity, info.part, info.of};
+  const UploadTask task{arena_, slot, *identity, info.part, info.of, upload.part_stored};
   store_thread_.start([this, task, upload]() -> WorkThread::Outcome {
     const Duration before = thread_processor_time();
-    UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
+    UploadResult result = upload_store_.upload(task, store_control());
     const Duration used = thread_processor_time() - before;
     return [this, arena = task.arena, slot = task.slot, upload, used, result = std::move(result)] {
       in_hand_.reset();
@@ -185,17 +201,18 @@ void ServiceImpl::note_cost(const Upload& upload) {
   meter_.upload_ended(upload.begun, ended, upload.processor_time);
 }
 
-void ServiceImpl::note_stored(const SlotInfo& slot, const UploadResult& result) {
+// `made`: when the step was to become a checkpoint; `begun`: its first byte was written.
+void ServiceImpl::note_stored(const SlotInfo& slot, const UploadResult& result, Time made,
+                              Time begun) {
   for (const std::string& note : result.notes) spdlog::info("{}", note);
   if (result.bytes_per_second > 0) upload_rate_ = result.bytes_per_second;
   if (result.part_stored) stored_part_ = std::max(stored_part_.value_or(slot.step), slot.step);
   if (result.outcome != UploadOutcome::kDurable) return;
   store_failures_ = 0;
   waiting_for_.clear();
-  set_durable(slot.step, Duration::zero());
+  set_durable(slot.step, now() - made);
   verified_ = std::max(verified_.value_or(slot.step), slot.step);
-  history_.add(
-      {slot.step, slot.attempt, storing_ ? seconds(*storing_) : 0, memory_.hello().local_size()});
+  history_.add({slot.step, slot.attempt, seconds(now() - begun), memory_.hello().local_size()});
   save_history();
   spdlog::info(
       "checkpoint of step {} attempt {} is in the store, verified: state digest {}, {:.1f} MB/s",
@@ -207,32 +224,41 @@ void ServiceImpl::uploaded(int slot, const Upload& upload, const UploadResult& r
   const auto known = uploads_.find(slot);
   if (known == uploads_.end() || !is_slot(info, upload.attempt, upload.step)) return;
   if (result.outcome == UploadOutcome::kDurable) note_cost(known->second);
-  note_stored(info, result);
-  const bool too_long = now() - upload.since > kPublishPatience;
+  note_stored(info, result, upload.since, upload.begun);
   if (result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless) {
     uploads_.erase(known);
-    return arena_->unpin(slot);
+    return held_.release(*arena_, slot);
   }
+  const bool waited = now() - upload.since > kPublishPatience ||
+                      (is_left_behind(upload) && upload.tried_in > upload.attempt);
   if (result.outcome == UploadOutcome::kGivenUp ||
-      (result.outcome == UploadOutcome::kWaiting && too_long)) {
+      (result.outcome == UploadOutcome::kWaiting && waited)) {
     spdlog::warn("the checkpoint of step {} is given up: {}", upload.step, result.reason);
     uploads_.erase(known);
     newest_checkpoint_ = durable_ ? std::optional(durable_at_) : std::nullopt;
     store_not_before_ = now() + pause_before_try(2);
-    return arena_->unpin(slot);
+    return held_.release(*arena_, slot);
   }
-  if (result.outcome == UploadOutcome::kWaiting) {
+  try_again_later(slot, known->second, result);
+}
+
+void ServiceImpl::try_again_later(int slot, Upload& upload, const UploadResult& result) {
+  const bool waiting = result.outcome == UploadOutcome::kWaiting;
+  // After a failure it is not known what the store still has.
+  upload.part_stored = waiting && result.part_stored;
+  if (waiting) {
     waiting_for_ = result.reason;
-    known->second.next = now() + kPublishPause;
+    upload.next = now() + kPublishPause * (1 << std::min(upload.waits, kLongestPublishPause));
+    ++upload.waits;
     return;
   }
   if (waiting_for_ != result.reason)
     spdlog::warn("the checkpoint of step {} is not stored, training goes on: {}", upload.step,
                  result.reason);
   waiting_for_ = result.reason;
-  known->second.failures = ++store_failures_;
-  known->second.next = now() + pause_before_try(store_failures_ + 1);
-  take_newer_instead(slot, known->second);
+  upload.failures = ++store_failures_;
+  upload.next = now() + pause_before_try(store_failures_ + 1);
+  take_newer_instead(slot, upload);
 }
 
 // While the store is away training has gone on: what is written when it comes back should be the
@@ -245,160 +271,7 @@ void ServiceImpl::take_newer_instead(int slot, const Upload& upload) {
   const SlotInfo info = arena_->slot(*newest);
   uploads_[*newest] = {info.attempt, info.step, now(), upload.next, upload.failures};
   uploads_.erase(slot);
-  arena_->unpin(slot);
-}
-
-// ---- flush ----
-
-bool ServiceImpl::newest_is_stored() const {
-  const auto newest = arena_ ? arena_->newest_ready() : std::nullopt;
-  return !newest || (verified_ && *verified_ >= arena_->slot(*newest).step);
-}
-
-void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
-  if (newest_is_stored()) return then({});
-  const int slot = *arena_->newest_ready();
-  const bool was_pinned = arena_->slot(slot).pinned;
-  if (!arena_->pin(slot)) return then(error(Code::kRetry, "the newest snapshot is being replaced"));
-  const SlotInfo info = arena_->slot(slot);
-  const auto identity = identity_of(info);
-  if (!identity) {
-    if (!was_pinned) arena_->unpin(slot);
-    return then(error(Code::kInvalid, "the layout of the snapshots is not known"));
-  }
-  held_.insert(slot);
-  flushing_ = info.step;
-  uploading_bytes_ = 0;
-  begin_urgent();
-  spdlog::info("writing step {} to the store", info.step);
-  // Alone: what is left of a gang may be this node only.
-  const UploadTask task{arena_, slot, *identity, 0, 1};
-  store_thread_.start([this, task, info, was_pinned, then]() -> WorkThread::Outcome {
-    UploadResult result = upload_store_.upload(task, store_control(kUploadPatience));
-    return [this, task, info, was_pinned, then, result = std::move(result)] {
-      held_.erase(task.slot);
-      flushing_.reset();
-      end_urgent();
-      note_stored(info, result);
-      const bool stored =
-          result.outcome == UploadOutcome::kDurable || result.outcome == UploadOutcome::kNeedless;
-      if (task.arena == arena_ && (!was_pinned || stored)) arena_->unpin(task.slot);
-      if (stored) return then({});
-      if (result.outcome != UploadOutcome::kGivenUp) {
-        waiting_for_ = result.reason;
-        return then(error(Code::kRetry, "step {} is not stored: {}", info.step, result.reason));
-      }
-      spdlog::warn("step {} cannot be stored: {}", info.step, result.reason);
-      if (!arena_->verify(task.slot)) {  // a bad copy: the next older one, then
-        arena_->discard(task.slot);
-        return flush(then);
-      }
-      then(error(Code::kRetry, "step {} is not stored: {}", info.step, result.reason));
-    };
-  });
-}
-
-// ---- finish ----
-
-void ServiceImpl::finish(const Peer& peer, const service::Finish& request) {
-  const Step step{request.step()};
-  if (request.elsewhere()) {
-    finished_ = {step, Digest{}, {}};
-    gang_expected_until_ = {};
-    return done(peer);
-  }
-  std::optional<int> found;
-  for (int slot = 0; arena_ && slot < kSlots; ++slot) {
-    const SlotInfo info = arena_->slot(slot);
-    if (info.state != SlotState::kReady || info.step != step) continue;
-    if (!found || info.attempt > arena_->slot(*found).attempt) found = slot;
-  }
-  if (!found) return finish_from_store(peer, step);
-  const bool known = finished_ && finished_->step == step &&
-                     finished_->digest == arena_->slot(*found).digest &&
-                     std::filesystem::exists(settings_.final_folder / "model.safetensors");
-  if (!known) return finish_from_slot(peer, *found, arena_->slot(*found));
-  service::Reply message;
-  *message.mutable_finish() = finished_->reply;
-  reply(peer, message);
-}
-
-// On the store thread.
-Result<Exported> ServiceImpl::store_and_export(const UploadTask& task, UploadResult& stored) {
-  for (int number = 1;; ++number) {
-    stored = upload_store_.upload(task, store_control(kUploadPatience));
-    if (stored.outcome == UploadOutcome::kDurable || stored.outcome == UploadOutcome::kNeedless)
-      break;
-    const Status good = task.arena->verify(task.slot);
-    if (!good) return error(Code::kRestart, "{}", good.error().message);
-    if (number == kFinishTries || store_thread_.stopping())
-      return error(Code::kRetry, "step {} is not stored: {}", task.identity.step, stored.reason);
-    // What stands under this step's name and is no good would be in the way for ever.
-    if (stored.outcome == UploadOutcome::kGivenUp)
-      (void)upload_store_.remove(task.identity.step, store_control(kUploadPatience));
-    const Time again = now() + pause_before_try(number + 1);
-    while (now() < again && !store_thread_.stopping())
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  auto outcome = export_model(task.identity.layout, task.arena->bytes(task.slot), settings_.job,
-                              settings_.final_folder);
-  if (!outcome) return outcome;
-  // The bytes that were exported were good while they were read.
-  const Status good = task.arena->verify(task.slot);
-  if (!good) return error(Code::kRestart, "{}", good.error().message);
-  return outcome;
-}
-
-void ServiceImpl::finish_from_slot(const Peer& peer, int slot, const SlotInfo& info) {
-  const auto identity = identity_of(info);
-  const bool was_pinned = info.pinned;
-  if (!identity || !arena_->pin(slot))
-    return reply(peer, error(Code::kInvalid, "finish before hello"));
-  held_.insert(slot);
-  begin_urgent();
-  const UploadTask task{arena_, slot, *identity, 0, 1};
-  store_thread_.start([this, peer, task, info, was_pinned]() -> WorkThread::Outcome {
-    UploadResult stored;
-    auto outcome = store_and_export(task, stored);
-    return [this, peer, task, info, was_pinned, stored = std::move(stored),
-            outcome = std::move(outcome)] {
-      held_.erase(task.slot);
-      end_urgent();
-      note_stored(info, stored);
-      if (task.arena == arena_ && (!was_pinned || outcome)) arena_->unpin(task.slot);
-      if (!outcome && outcome.error().code == Code::kRestart && task.arena == arena_)
-        arena_->discard(task.slot);
-      exported(peer, info.step, info.digest, outcome);
-    };
-  });
-}
-
-// A job whose memory is gone, but whose last step is in the store.
-void ServiceImpl::finish_from_store(const Peer& peer, Step step) {
-  store_thread_.start([this, peer, step]() -> WorkThread::Outcome {
-    auto outcome = upload_store_.export_step(step, settings_.job, settings_.final_folder,
-                                             store_control(kUploadPatience));
-    return [this, peer, step, outcome = std::move(outcome)] {
-      exported(peer, step, Digest{}, outcome);
-    };
-  });
-}
-
-void ServiceImpl::exported(const Peer& peer, Step step, const Digest& digest,
-                           const Result<Exported>& outcome) {
-  if (!outcome) {
-    spdlog::error("the job's end: {}", outcome.error().message);
-    return reply(peer, outcome.error());
-  }
-  service::Reply message;
-  message.mutable_finish()->set_weights_sha256(outcome->weights_sha256);
-  message.mutable_finish()->set_state_sha256(outcome->state_sha256);
-  message.mutable_finish()->set_folder(outcome->folder.string());
-  finished_ = {step, digest, message.finish()};
-  gang_expected_until_ = {};  // nobody has to come any more
-  spdlog::info("exported step {} to {}: weights_sha256 {}", step, outcome->folder.string(),
-               outcome->weights_sha256);
-  reply(peer, message);
+  held_.release(*arena_, slot);
 }
 
 // ---- the service's own end ----

@@ -90,7 +90,11 @@ DeadlineFacts ServiceImpl::departure_facts() const {
   facts.nodes = std::max(1, memory_.hello().node_count());
   facts.state_bytes = arena_->spec().state_bytes;
   facts.bytes_per_second = stored_rate_;
-  if (const auto newest = arena_->newest_ready()) facts.ready = arena_->slot(*newest).step;
+  if (const auto newest = arena_->newest_ready()) {
+    const SlotInfo slot = arena_->slot(*newest);
+    facts.ready = slot.step;
+    if (shares(slot)) facts.state_bytes /= slot.of;
+  }
   facts.stored = verified_;
   facts.uploading = flushing_ ? flushing_ : in_hand_;
   facts.uploaded_bytes = uploading_bytes_.load(std::memory_order_relaxed);
@@ -119,7 +123,8 @@ void ServiceImpl::decide_about_departure() {
   }
   if (decision.action == DeadlineAction::kKeepUpload) throttle_.set_free(true);
   if (decision.action != DeadlineAction::kStoreNewest || facts.now < flush_not_before_) return;
-  if (in_hand_) store_thread_.interrupt();
+  // Whatever else is in hand there, unless somebody waits for it.
+  if (urgent_ == 0) store_thread_.interrupt();
   flush([this](const Status& flushed) { flush_ended(flushed); });
 }
 

@@ -29,7 +29,7 @@ PublishEvent SetPublisher::failed(Error why) {
 }
 
 PublishEvent SetPublisher::perform(const ListSet&) {
-  auto objects = store_.list(step_folder(step_), control_.deadline);
+  auto objects = store_.list(step_folder(step_), control_.by());
   if (!objects) return failed(std::move(objects).error());
   SetListed listed{std::vector<bool>(static_cast<std::size_t>(of_)), false, false};
   parts_.assign(static_cast<std::size_t>(of_), {});
@@ -37,7 +37,7 @@ PublishEvent SetPublisher::perform(const ListSet&) {
     const auto parsed = parse_name(object.name);
     if (!parsed) continue;
     if (parsed->manifest) listed.manifest = true;
-    if (!parsed->manifest && parsed->attempt > attempt_) listed.newer_attempt = true;
+    if (!parsed->manifest && goes_first(*parsed)) listed.goes_first = true;
     if (parsed->manifest || parsed->attempt != attempt_ || parsed->of != of_) continue;
     listed.parts[static_cast<std::size_t>(parsed->part)] = true;
     parts_[static_cast<std::size_t>(parsed->part)] = object;
@@ -45,10 +45,18 @@ PublishEvent SetPublisher::perform(const ListSet&) {
   return listed;
 }
 
+// Of several sets of a step only one may replace a damaged manifest: the one of the latest attempt,
+// and of that the one with the fewest parts, as a whole state written by one node needs nobody
+// else.
+bool SetPublisher::goes_first(const ParsedName& part) const {
+  if (part.attempt != attempt_) return part.attempt > attempt_;
+  return part.of < of_;
+}
+
 PublishEvent SetPublisher::perform(const ReadHeader& effect) {
   const auto part = static_cast<std::size_t>(effect.part);
   if (part == 0) stored_.clear();
-  auto header = read_header(store_, parts_[part], control_.deadline);
+  auto header = read_header(store_, parts_[part], control_.by());
   if (!header) {
     if (header.error().code == Code::kNotFound) return HeaderRead{HeaderRead::kAbsent};
     if (header.error().code != Code::kCorrupt) return failed(std::move(header).error());
@@ -76,7 +84,7 @@ Status SetPublisher::check(std::size_t part) {
 }
 
 PublishEvent SetPublisher::perform(const PutManifest&) {
-  const auto put = put_if_absent(store_, manifest_name(step_), manifest_, control_.deadline);
+  const auto put = put_if_absent(store_, manifest_name(step_), manifest_, control_.by());
   if (put) return ManifestPut{ManifestPut::kDone};
   if (put.error().code == Code::kExists) return ManifestPut{ManifestPut::kExists};
   if (put.error().code == Code::kOutcomeUnknown) return ManifestPut{ManifestPut::kUnknown};
@@ -84,7 +92,7 @@ PublishEvent SetPublisher::perform(const PutManifest&) {
 }
 
 PublishEvent SetPublisher::perform(const ReadManifest&) {
-  auto manifest = read_any_manifest(store_, step_, control_.deadline);
+  auto manifest = read_any_manifest(store_, step_, control_.by());
   if (!manifest) {
     if (manifest.error().code == Code::kNotFound) return ManifestRead{ManifestRead::kAbsent};
     if (manifest.error().code != Code::kCorrupt) return failed(std::move(manifest).error());
@@ -95,7 +103,10 @@ PublishEvent SetPublisher::perform(const ReadManifest&) {
   if (manifest->identity.job_id != job_id_)
     return failed(error(Code::kInvalid, "{} holds checkpoints of job {}", store_.url(),
                         manifest->identity.job_id));
-  const bool ours = manifest->identity.attempt == attempt_;
+  // Several nodes and one alone may write sets of one attempt: they differ in their number of
+  // parts.
+  const bool ours = manifest->identity.attempt == attempt_ &&
+                    manifest->parts.size() == static_cast<std::size_t>(of_);
   return ManifestRead{ours ? ManifestRead::kOurs : ManifestRead::kOther};
 }
 
@@ -109,7 +120,7 @@ PublishEvent SetPublisher::perform(const VerifyOther&) {
 }
 
 PublishEvent SetPublisher::perform(const RemoveManifest&) {
-  auto removed = store_.remove(manifest_name(step_), control_.deadline);
+  auto removed = store_.remove(manifest_name(step_), control_.by());
   if (!removed) return failed(std::move(removed).error());
   return ManifestRemoved{};
 }

@@ -34,6 +34,7 @@ class SetPublisher {
   PublishEvent perform(const RemoveManifest&);
   PublishEvent perform(const PublishDone&) { return StoreFailed{}; }
   Status check(std::size_t part);
+  [[nodiscard]] bool goes_first(const ParsedName& part) const;
 
   CheckpointStore& checkpoints_;
   Store& store_;

@@ -80,7 +80,7 @@ Status Snapshotter::commit(std::int64_t samples, bool checkpoint, const StepReco
   }
 
   if (arena_.arrive(write_, 1, local_rank_) == all) {
-    SUREFOOT_TRY(arena_.publish(write_, samples, checkpoint));
+    SUREFOOT_TRY(arena_.publish(write_, attempt_, step_, samples, checkpoint));
     if (const auto prepared = arena_.prepared_record(write_)) arena_.push(*prepared);
   } else if (!arena_.await_ready(write_, attempt_, step_, deadline)) {
     return late("digest their share, or for the last of them to publish", 1);

@@ -29,6 +29,7 @@ class Snapshotter {
   // Takes (leader) or finds the slot for `step`.
   Status begin(Step step, Time deadline);
   [[nodiscard]] std::span<const std::byte> read_bytes() const;  // the state before the step
+  [[nodiscard]] int read_slot() const { return read_; }         // where it lies; -1: none
   [[nodiscard]] std::span<std::byte>
   write_bytes();  // the state after it; all bytes must be written, gaps excepted (they are zero)
   // My share is written. Digests, publishes (whoever comes last), waits until READY; after it

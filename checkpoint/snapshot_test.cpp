@@ -73,8 +73,8 @@ class DyingArena final : public Arena {
   std::optional<StepRecord> prepared_record(int index) const override {
     return arena_.prepared_record(index);
   }
-  Status publish(int index, std::int64_t samples, bool pin) override {
-    return around([&] { return arena_.publish(index, samples, pin); });
+  Status publish(int index, Attempt attempt, Step step, std::int64_t samples, bool pin) override {
+    return around([&] { return arena_.publish(index, attempt, step, samples, pin); });
   }
   void discard(int index) override { arena_.discard(index); }
   void unpin(int index) override { arena_.unpin(index); }

@@ -1,6 +1,14 @@
 #include "checkpoint/store_reading.h"
 
+#include <algorithm>
+
 namespace surefoot {
+
+Time Control::by(std::int64_t bytes) const {
+  constexpr std::int64_t kSlowest = 1'000'000;  // bytes a second; arbitrary, far below any store
+  if (patience == Duration::max()) return deadline;
+  return std::min(deadline, now() + patience + std::chrono::seconds(bytes / kSlowest));
+}
 
 Status go_on(const Control& control) {
   if (control.stop && control.stop()) return error(Code::kRetry, "stopped on request");

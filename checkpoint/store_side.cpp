@@ -89,6 +89,20 @@ UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
   auto all = checkpoints();
   if (!all) return failed(all.error());
   if (auto mine = claim(control); !mine) return failed(mine.error());
+  UploadResult stored;
+  if (auto put = store_part(**all, task, control, stored); !put) {
+    if (put.error().code == Code::kCorrupt)
+      return {UploadOutcome::kGivenUp, put.error().message, 0, {}};
+    return failed(put.error());
+  }
+  UploadResult result = publish(**all, task, control);
+  result.bytes_per_second = stored.bytes_per_second;
+  return result;
+}
+
+Status StoreSide::store_part(CheckpointStore& checkpoints, const UploadTask& task,
+                             const Control& control, UploadResult& result) {
+  if (task.part_stored) return {};
   const Time begun = now();
   std::int64_t written = 0;
   Control counting = control;
@@ -96,17 +110,13 @@ UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
     written += bytes;
     if (control.progress) control.progress(bytes);
   };
-  auto stored = (*all)->store_part(task.identity, task.part, task.of, task.arena->bytes(task.slot),
-                                   task.arena->chunk_digests(task.slot), counting);
-  if (!stored && stored.error().code == Code::kCorrupt)
-    return {UploadOutcome::kGivenUp, stored.error().message, 0, {}};
-  if (!stored) return failed(stored.error());
+  SUREFOOT_TRY(checkpoints.store_part(task.identity, task.part, task.of,
+                                      task.arena->bytes(task.slot),
+                                      task.arena->chunk_digests(task.slot), counting));
   const double seconds_taken = seconds(now() - begun);
-  UploadResult result = publish(**all, task, control);
-  result.part_stored = true;
   if (written > 0 && seconds_taken > 0)
     result.bytes_per_second = static_cast<double>(written) / seconds_taken;
-  return result;
+  return {};
 }
 
 UploadResult StoreSide::publish(CheckpointStore& checkpoints, const UploadTask& task,
@@ -116,39 +126,52 @@ UploadResult StoreSide::publish(CheckpointStore& checkpoints, const UploadTask& 
       checkpoints.try_publish(step, task.identity.attempt, task.part, task.of, verified_, control);
   switch (tried.outcome) {
     case PublishOutcome::kPublished:
-      return verify_and_clean(checkpoints, step, control);
-    case PublishOutcome::kWaiting:
-      return {UploadOutcome::kWaiting, tried.reason, 0, {}};
+    // A later step, or another good set of this very step: that one counts.
     case PublishOutcome::kSuperseded:
-      // A later step, or a good set of this very step by another attempt: that one counts.
-      return verify_and_clean(checkpoints, step, control);
+      return verify_and_clean(checkpoints, task, control);
+    case PublishOutcome::kWaiting:
+      return {UploadOutcome::kWaiting, tried.reason, 0, true, {}};
     case PublishOutcome::kWithdrawn:
     case PublishOutcome::kRefused:
-      return {UploadOutcome::kGivenUp, tried.reason, 0, {}};
+      return {UploadOutcome::kGivenUp, tried.reason, 0, true, {}};
     case PublishOutcome::kFailed:
       break;
   }
-  return failed(error(Code::kRetry, "{}", tried.reason));
+  UploadResult result = failed(error(Code::kRetry, "{}", tried.reason));
+  result.part_stored = true;
+  return result;
 }
 
-UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, Step step,
-                                         const Control& control) {
-  auto verified = checkpoints.verify(step, control);
-  if (!verified) {
-    UploadResult result = failed(verified.error());
-    if (verified.error().code == Code::kCorrupt || verified.error().code == Code::kNotFound) {
-      // Not what was written: away with it, so that it is written again.
-      result.notes.push_back(fmt::format("the checkpoint of step {} does not read back: {}", step,
-                                         verified.error().message));
-      if (auto all = this->checkpoints(); all) {
-        if (auto removed = (*all)->remove_step(step, control); !removed)
-          result.notes.push_back(removed.error().message);
-      }
-    }
-    return result;
+// Not what was written, it seems. One reader's bad read must not cost what others have written:
+// read once more, and then only this node's own part is taken back, so that it is written again.
+UploadResult StoreSide::does_not_read_back(const UploadTask& task, const Error& why,
+                                           const Control& control) {
+  UploadResult result = failed(why);
+  result.part_stored = true;
+  result.notes.push_back(fmt::format("the checkpoint of step {} does not read back: {}",
+                                     task.identity.step, why.message));
+  if (why.code != Code::kCorrupt) return result;
+  const auto removed = remove_part(task, control);
+  if (removed) {
+    result.part_stored = false;
+  } else if (removed.error().code == Code::kExists) {
+    // Whoever has written the bad part sees it too.
+    result.outcome = UploadOutcome::kWaiting;
+  } else {
+    result.notes.push_back(removed.error().message);
   }
+  return result;
+}
+
+UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, const UploadTask& task,
+                                         const Control& control) {
+  const Step step = task.identity.step;
+  auto verified = checkpoints.verify(step, control);
+  if (!verified && verified.error().code == Code::kCorrupt)
+    verified = checkpoints.verify(step, control);
+  if (!verified) return does_not_read_back(task, verified.error(), control);
   verified_ = std::max(verified_.value_or(step), step);
-  UploadResult result{UploadOutcome::kDurable, "published and verified", 0, {}};
+  UploadResult result{UploadOutcome::kDurable, "published and verified", 0, true, {}};
   auto cleaned = checkpoints.clean(*verified, retention_, control);
   if (!cleaned) {
     result.notes.push_back("old checkpoints stay for now: " + cleaned.error().message);
@@ -160,9 +183,10 @@ UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, Step step
   return result;
 }
 
-Status StoreSide::remove(Step step, const Control& control) {
+Status StoreSide::remove_part(const UploadTask& task, const Control& control) {
   SUREFOOT_ASSIGN(CheckpointStore* const all, checkpoints());
-  return all->remove_step(step, control);
+  return all->remove_own_part(task.identity.step, task.identity.attempt, task.part, task.of,
+                              control);
 }
 
 Result<StoreSide::Filled> StoreSide::fill(const Candidate& candidate, int part, int of,
@@ -184,7 +208,8 @@ Result<StoreSide::Filled> StoreSide::fill(const Candidate& candidate, int part, 
   std::copy(manifest->chunk_digests.begin(), manifest->chunk_digests.end(), table.begin());
   const ChunkRange chunks = part_chunks(identity.layout.chunks(), part, of);
   Status loaded = all->load(*manifest, chunks, arena.bytes(slot), control);
-  if (loaded && of == 1) loaded = arena.publish(slot, identity.samples, false);
+  if (loaded && of == 1)
+    loaded = arena.publish(slot, identity.attempt, identity.step, identity.samples, false);
   if (!loaded) {
     arena.discard(slot);
     return std::move(loaded).error();

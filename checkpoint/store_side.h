@@ -43,6 +43,7 @@ struct UploadTask {
   CheckpointIdentity identity;
   int part = 0;
   int of = 1;
+  bool part_stored = false;  // this node's part is in the store: only others are waited for
 };
 enum class UploadOutcome {
   kDurable,   // published, read back and verified
@@ -81,7 +82,8 @@ class StoreSide {
   [[nodiscard]] std::vector<std::string> settle_left_overs(int part, int of,
                                                            const Control& control);
   [[nodiscard]] UploadResult upload(const UploadTask& task, const Control& control);
-  Status remove(Step step, const Control& control);
+  // What stands under the name of this task's part and is no good, see remove_own_part().
+  Status remove_part(const UploadTask& task, const Control& control);
   // A slot, and the samples that its state has seen.
   struct Filled {
     int slot = -1;
@@ -99,7 +101,11 @@ class StoreSide {
   [[nodiscard]] Result<CheckpointStore*> checkpoints();
   UploadResult publish(CheckpointStore& checkpoints, const UploadTask& task,
                        const Control& control);
-  UploadResult verify_and_clean(CheckpointStore& checkpoints, Step step, const Control& control);
+  Status store_part(CheckpointStore& checkpoints, const UploadTask& task, const Control& control,
+                    UploadResult& result);
+  UploadResult verify_and_clean(CheckpointStore& checkpoints, const UploadTask& task,
+                                const Control& control);
+  UploadResult does_not_read_back(const UploadTask& task, const Error& why, const Control& control);
   UploadResult failed(const Error& why);
 
   OpenStore open_;

@@ -28,9 +28,9 @@ void WorkThread::start(Work work) {
   changed_.notify_all();
 }
 
-bool WorkThread::idle() const {
+std::size_t WorkThread::unfinished() const {
   const std::lock_guard lock(mutex_);
-  return unfinished_ == 0;
+  return unfinished_;
 }
 
 std::vector<WorkThread::Outcome> WorkThread::take() {

@@ -29,8 +29,9 @@ class WorkThread {
   WorkThread& operator=(const WorkThread&) = delete;
 
   void start(Work work);
-  // Nothing queued, running, or waiting to be taken.
-  [[nodiscard]] bool idle() const;
+  // What is queued, running, or waiting to be taken.
+  [[nodiscard]] bool idle() const { return unfinished() == 0; }
+  [[nodiscard]] std::size_t unfinished() const;
   [[nodiscard]] std::vector<Outcome> take();
   [[nodiscard]] int event_fd() const { return event_.get(); }
   // For running work: leave at the next chance.

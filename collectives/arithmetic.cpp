@@ -9,21 +9,14 @@
 
 namespace surefoot {
 
-// The loop that follows has no element that depends on another one.
-#ifdef __clang__
-#define SUREFOOT_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define SUREFOOT_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 void add(const float* left, const float* right, float* sum, std::size_t count) {
   // Elements are independent of each other, also where sum is left or right.
-  SUREFOOT_INDEPENDENT
+#pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) sum[i] = left[i] + right[i];
 }
 
 void add_and_clear(float* left, float* right, std::size_t count) {
-  SUREFOOT_INDEPENDENT
+#pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
     left[i] = left[i] + right[i];
     right[i] = 0.0F;

@@ -178,6 +178,7 @@ GangSpec Driver::gang_spec(Attempt attempt) const {
   for (const std::string& fault : settings_.faults)
     spec.faults += (spec.faults.empty() ? "" : ";") + fault;
   spec.supervisor_pid = ::getpid();
+  spec.known_step = state_.history.finished_step;
   spec.accept_changes = settings_.accept_changes;
   spec.root = ::geteuid() == 0;
   return spec;

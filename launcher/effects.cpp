@@ -3,6 +3,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "checkpoint/arena.h"
+#include "checkpoint/service_core.h"
+#include "common/file.h"
 #include "launcher/traces.h"
 
 namespace surefoot {
@@ -102,18 +105,32 @@ class Performer {
     return gang ? gang->end(deadline) : Status();
   }
 
+  // A store that is away may come back: asked again, with pauses, as long as the core waits.
+  Result<service::FinishReply> finish_in_time() {
+    const Time limit = now() + context_.finish_timeout;
+    std::optional<Error> answered;
+    for (int number = 1;; ++number) {
+      service::Request request;
+      request.mutable_finish()->set_step(context_.max_steps);
+      auto reply = client_.call(std::move(request), limit);
+      if (reply) return reply->finish();
+      // What was said before time ran out tells more than that it did.
+      if (!answered || now() < limit) answered = reply.error();
+      const Time again = now() + pause_before_try(number + 1);
+      if (reply.error().code != Code::kRetry || again > limit) return *answered;
+      std::this_thread::sleep_until(again);
+    }
+  }
+
   void finish(EffectOutcome& outcome) {
-    service::Request request;
-    request.mutable_finish()->set_step(context_.max_steps);
-    auto reply = client_.call(request, now() + context_.finish_timeout);
-    if (!reply) {
-      outcome.outcome = reply.error().message;
-      outcome.event = core::Event{now(), core::FinishFailed{reply.error().message}};
+    const auto finish = finish_in_time();
+    if (!finish) {
+      outcome.outcome = finish.error().message;
+      outcome.event = core::Event{now(), core::FinishFailed{finish.error().message}};
       return;
     }
-    const service::FinishReply& finish = reply->finish();
-    outcome.result = JournalResult{finish.weights_sha256(), finish.state_sha256(), finish.folder(),
-                                   Step{context_.max_steps}.value};
+    outcome.result = JournalResult{finish->weights_sha256(), finish->state_sha256(),
+                                   finish->folder(), Step{context_.max_steps}.value};
     outcome.event = core::Event{now(), core::JobFinished{}};
   }
 
@@ -125,23 +142,30 @@ class Performer {
     return reply ? Status() : Status(reply.error());
   }
 
+  // The folder goes when no service holds its lock any more: one that answers and refuses has a
+  // reason, one that hangs is ended.
   Status free_arena() {
     const Time deadline = now() + kFree;
-    auto before = status(now() + kAsk);
-    std::optional<ProcessId> service;
-    if (before) {
-      if (auto process = process_of(before->pid())) service = *process;
-      const Status asked = shut_down(false, true, kFree / 2);
-      while (service && is_alive(*service) && now() < deadline && asked)
-        std::this_thread::sleep_for(5ms);
+    const std::filesystem::path& folder = context_.arena_folder;
+    if (!std::filesystem::exists(folder)) return {};
+    const Status asked = shut_down(false, true, kFree / 2);
+    if (!asked && status(now() + kAsk)) return asked.error();
+    for (bool ended = false;;) {
+      auto lock = FolderLock::take(folder, "service.lock");
+      if (lock || lock.error().code != Code::kStale) break;
+      if (now() > deadline) return lock.error();
+      if (!asked && !ended) {
+        ended = true;
+        const auto holder = read_file((folder / "service.lock").string());
+        const auto process = process_of(holder ? std::atoi(holder->c_str()) : 0);
+        if (process) SUREFOOT_TRY(end_processes({*process}, deadline));
+      }
+      std::this_thread::sleep_for(5ms);
     }
-    // It may have died before it could do so, or hang.
-    if (service) SUREFOOT_TRY(end_processes({*service}, deadline));
     std::error_code failed;
-    std::filesystem::remove_all(context_.arena_folder, failed);
+    std::filesystem::remove_all(folder, failed);
     if (failed)
-      return error(Code::kRetry, "cannot remove {}: {}", context_.arena_folder.string(),
-                   failed.message());
+      return error(Code::kRetry, "cannot remove {}: {}", folder.string(), failed.message());
     return {};
   }
 

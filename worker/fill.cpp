@@ -177,7 +177,7 @@ Status Filler::spread(const Candidate& candidate, int holder) {
                  gather.ring.size() - (holder >= 0 ? 1 : 0), source,
                  static_cast<double>(arena_.spec().state_bytes) / 1e6, took);
   }
-  if (all) return publish();
+  if (all) return publish(candidate);
   if (all.error().code != Code::kCorrupt) return all;
   SUREFOOT_TRY(agree(communicator_, check_source(candidate, holder, gather), deadline_,
                      "another look at the source"));
@@ -218,10 +218,10 @@ Status Filler::check_source(const Candidate& candidate, int holder, const RingGa
   return {};
 }
 
-Status Filler::publish() {
+Status Filler::publish(const Candidate& candidate) {
   Status mine;
   if (taken_) {
-    mine = arena_.publish(held_.slot, held_.samples, false);
+    mine = arena_.publish(held_.slot, candidate.attempt, candidate.step, held_.samples, false);
     if (mine) taken_ = false;
   }
   return agree(communicator_, mine, deadline_, "the restored state");

@@ -61,7 +61,7 @@ class Filler {
   [[nodiscard]] RingGather ring(int holder) const;
   Status move_bytes(const RingGather& ring);
   Status check_source(const Candidate& candidate, int holder, const RingGather& ring);
-  Status publish();
+  Status publish(const Candidate& candidate);
   Status share();
 
   Communicator& communicator_;

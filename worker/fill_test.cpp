@@ -73,7 +73,7 @@ class FakeCopies final : public NodeCopies {
       const auto from = store_.piece(chunk);
       std::copy(from.begin(), from.end(), arena_.bytes(slot).begin() + chunk * kChunkBytes);
     }
-    if (of == 1) SUREFOOT_TRY(arena_.publish(slot, 70, false));
+    if (of == 1) SUREFOOT_TRY(arena_.publish(slot, candidate.attempt, candidate.step, 70, false));
     return Held{slot, 70};
   }
 

@@ -99,10 +99,21 @@ void load(Worker& worker) {
   worker.request.attempt = worker.options.attempt;
   worker.request.accept_changes = worker.options.accept_changes;
   worker.request.supervised = worker.options.supervised();
+  worker.request.known_step = worker.options.known_step;
 }
 
 Time startup_deadline(const Worker& worker) {
   return now() + std::chrono::milliseconds(worker.job.job.recovery().startup_timeout());
+}
+
+ServiceLaunch launch_of(const Worker& worker) {
+  ServiceLaunch launch;
+  launch.program = std::filesystem::path(program_directory()) / "surefoot-node";
+  launch.job_file = worker.job.file;
+  launch.job_directory = worker.directory.root;
+  launch.sets = worker.options.sets;
+  launch.supervised = worker.options.supervised();
+  return launch;
 }
 
 Status start_service(Worker& worker, Time deadline) {
@@ -113,13 +124,7 @@ Status start_service(Worker& worker, Time deadline) {
   SUREFOOT_ASSIGN(worker.request.job_id, worker.directory.job_id(worker.job.job.name()));
   ServiceClient client(arena_folder(worker.job.job.checkpoint().arena(), worker.request.job_id),
                        worker.request.job_id);
-  ServiceLaunch launch;
-  launch.program = std::filesystem::path(program_directory()) / "surefoot-node";
-  launch.job_file = worker.job.file;
-  launch.job_directory = worker.directory.root;
-  launch.sets = worker.options.sets;
-  launch.supervised = worker.options.supervised();
-  return ensure_service(client, launch, deadline);
+  return ensure_service(client, launch_of(worker), deadline);
 }
 
 Status build_model(Worker& worker) {
@@ -192,10 +197,11 @@ Result<Outcome> train(Worker& worker) {
   }
   FaultTrigger trigger(*session.arena, std::move(faults), worker.communicator->rank(),
                        worker.communicator->size(), worker.options.supervisor);
+  ServiceStarter starter(session.arena_path, launch_of(worker));
   Trainer trainer({*worker.communicator, worker.request, session, *worker.model, *worker.dataset,
-                   trigger, [&worker] {
+                   trigger, [&worker, &starter] {
                      if (worker.options.supervised()) return;  // the supervisor sees to it
-                     const Status started = start_service(worker, now() + std::chrono::seconds(10));
+                     const Status started = starter.look(now());
                      if (!started)
                        spdlog::warn("no checkpoint service: {}; training goes on",
                                     started.error().message);

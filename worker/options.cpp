@@ -51,6 +51,7 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
   options.attempt = Attempt{number_of("SUREFOOT_ATTEMPT", 0)};
   options.faults = text_of("SUREFOOT_FAULTS");
   options.supervisor = number_of("SUREFOOT_SUPERVISOR", 0);
+  options.known_step = Step{number_of("SUREFOOT_KNOWN_STEP", 0)};
   options.log_directory = text_of("SUREFOOT_LOG_DIR");
   return options;
 }

@@ -24,6 +24,7 @@ struct WorkerOptions {
   Attempt attempt;            // 0: no supervisor
   std::string faults;         // SUREFOOT_FAULTS
   int supervisor = 0;         // pid
+  Step known_step;            // SUREFOOT_KNOWN_STEP: the furthest it knows to have been finished
   std::string log_directory;  // SUREFOOT_LOG_DIR: rank-N.log is written there instead of standard
                               // output and error
   [[nodiscard]] bool supervised() const { return attempt.value > 0; }

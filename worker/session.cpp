@@ -47,7 +47,8 @@ std::string describe(const Candidate& candidate) {
 // What the service of this node can bring.
 class ServiceCopies final : public NodeCopies {
  public:
-  ServiceCopies(ServiceClient& client, Time deadline) : client_(client), deadline_(deadline) {}
+  ServiceCopies(ServiceClient& client, Attempt attempt, Time deadline)
+      : client_(client), attempt_(attempt), deadline_(deadline) {}
 
   Result<Held> verified(const Candidate& candidate) override {
     Candidate own = candidate;
@@ -68,10 +69,12 @@ class ServiceCopies final : public NodeCopies {
   Result<Held> ask(const service::Restore& restore) {
     service::Request request;
     *request.mutable_restore() = restore;
+    request.mutable_restore()->set_attempt(attempt_.value);
     SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
     return Held{reply.restore().slot(), reply.restore().samples()};
   }
   ServiceClient& client_;
+  Attempt attempt_;
   Time deadline_;
 };
 
@@ -108,7 +111,7 @@ class Joiner {
       highest = std::max(highest, Attempt{std::stoll(number)});
     const bool again = leads() && session_.attempt < highest;
     session_.attempt = highest;
-    return agree(communicator_, again ? hello_once() : Status(), deadline_,
+    return agree(communicator_, again ? hello_once(/*again=*/true) : Status(), deadline_,
                  "hello with the attempt's number");
   }
 
@@ -138,7 +141,7 @@ class Joiner {
 
   // The plan is a pure function of what all ranks have gathered, so each makes it for itself.
   Status restore() {
-    ServiceCopies copies(client_, deadline_);
+    ServiceCopies copies(client_, session_.attempt, deadline_);
     Filler filler(communicator_, session_.places, *session_.arena, copies, deadline_);
     for (;;) {
       SUREFOOT_ASSIGN(const RestorePlan plan, plan_restore(inventory_));
@@ -173,10 +176,20 @@ class Joiner {
     return agree(communicator_, mine, deadline_, "opening the arena");
   }
 
+  // Where the file was removed, the hello has made another one, that nobody here has mapped.
+  Status still_one_arena() {
+    const Status mine =
+        session_.arena->unlinked()
+            ? Status(error(Code::kRestart, "the memory in {} was removed by somebody and made anew",
+                           session_.arena_path.string()))
+            : Status();
+    return agree(communicator_, mine, deadline_, "a look at the arena");
+  }
+
  private:
   [[nodiscard]] bool leads() const { return session_.place.local_rank == 0; }
 
-  Status hello_once() {
+  Status hello_once(bool again = false) {
     if (!session_.gang_lock) SUREFOOT_TRY(take_gang_lock());
     service::Request request;
     service::Hello& hello = *request.mutable_hello();
@@ -191,6 +204,8 @@ class Joiner {
     hello.set_accept_changes(request_.accept_changes);
     hello.set_max_steps(request_.job->train().max_steps());
     hello.set_supervised(request_.supervised);
+    hello.set_again(again);
+    hello.set_known_step(request_.known_step.value);
     hello.set_encryption(request_.job->checkpoint().encryption().SerializeAsString());
     SUREFOOT_ASSIGN(const service::Reply reply, client_.call(std::move(request), deadline_));
     hello_ = reply.hello();
@@ -267,19 +282,23 @@ Result<Session> join(Communicator& communicator, const JoinRequest& request, Tim
 
 Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session,
                  Step before, Time deadline) {
-  if (session.place.local_rank == 0) {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      const SlotInfo info = session.arena->slot(slot);
-      if (info.state == SlotState::kReady && !info.pinned) session.arena->discard(slot);
-    }
-  }
+  // A service brings nothing to a gang that is at work.
+  set_phase(session.arena->line(session.place.local_rank), Phase::kRestoring, before);
   Joiner joiner(communicator, request, session, deadline);
   SUREFOOT_TRY(joiner.say_hello());
+  SUREFOOT_TRY(joiner.still_one_arena());
   SUREFOOT_TRY(joiner.gather_candidates());
   joiner.offer_only_before(before);
   if (!joiner.offers_any())
     return error(Code::kNotFound, "no checkpoint before step {} is left to roll back to", before);
-  return joiner.restore();
+  SUREFOOT_TRY(joiner.restore());
+  if (session.place.local_rank != 0) return {};
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const SlotInfo info = session.arena->slot(slot);
+    const bool later = info.state == SlotState::kReady && info.step > session.step;
+    if (later && !info.pinned) session.arena->discard(slot);
+  }
+  return {};
 }
 
 }  // namespace surefoot

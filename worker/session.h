@@ -28,6 +28,7 @@ struct JoinRequest {
   Attempt attempt;  // 0: one more than any node or the store has seen
   bool accept_changes = false;
   bool supervised = false;
+  Step known_step;   // that the supervisor knows to have been finished; 0: none
   std::string host;  // ranks with equal ones share a node; empty: the name of this machine
 };
 
@@ -49,8 +50,10 @@ struct Session {
 [[nodiscard]] Result<Session> join(Communicator& communicator, const JoinRequest& request,
                                    Time deadline);
 
-// Brings the newest copy older than `before` that verifies into every node's arena, and frees the
-// slots of `before` and later. For `on_nan: rollback`. kNotFound: there is none.
+// Brings the newest checkpoint older than `before` that verifies into every node's arena, and only
+// then frees the slots of later steps (but those that still go to the store). For `on_nan:
+// rollback`. kNotFound: there is none, and memory stays as it was. kRestart: somebody has removed
+// the arena's file, which only a new attempt finds again.
 Status roll_back(Communicator& communicator, const JoinRequest& request, Session& session,
                  Step before, Time deadline);
 

@@ -99,7 +99,23 @@ class SessionTest : public ::testing::Test {
       SUREFOOT_CHECK(
           snapshotter.commit(step * 8, step == checkpoint_, record, now() + kPatience).has_value());
     }
+    if (roll_back_before_ > 0) roll_back_as_told(communicator, request, *session, said);
     return said;
+  }
+  // From the middle of a step, as a trainer does.
+  void roll_back_as_told(Communicator& communicator, const JoinRequest& request, Session& session,
+                         json& said) {
+    set_phase(session.arena->line(0), Phase::kReduction, Step{roll_back_before_});
+    if (checkpoint_ > 0) await_checkpoint(checkpoint_);
+    if (remove_arena_) std::filesystem::remove(session.arena_path / "arena");
+    const Status done =
+        roll_back(communicator, request, session, Step{roll_back_before_}, now() + kPatience);
+    said["rolled_back"] = done ? "" : done.error().message;
+    said["code"] = done ? -1 : static_cast<int>(done.error().code);
+    said["step"] = session.step.value;
+    const auto newest = session.arena->newest_ready();
+    said["newest"] = newest ? session.arena->slot(*newest).step.value : -1;
+    said["good"] = newest && holds(*session.arena, *newest, said["newest"]);
   }
   bool holds(Arena& arena, int slot, std::int64_t step) const {
     std::vector<std::byte> expected(static_cast<std::size_t>(layout_.bytes));
@@ -147,7 +163,9 @@ class SessionTest : public ::testing::Test {
   std::filesystem::path directory_;
   std::vector<Node> nodes_;
   StateLayout layout_ = test_layout();
-  std::int64_t checkpoint_ = -1;  // the step that becomes one
+  std::int64_t checkpoint_ = -1;        // the step that becomes one
+  std::int64_t roll_back_before_ = -1;  // then
+  bool remove_arena_ = false;           // before that, as logind does
 };
 
 TEST_F(SessionTest, AllNodesOfAFreshJobBeginAtStepZero) {
@@ -183,6 +201,41 @@ TEST_F(SessionTest, AfterAllMemoryIsLostEachNodeReadsAPartOfTheCheckpoint) {
   ASSERT_TRUE(log);
   for (int part = 0; part < 3; ++part)
     EXPECT_NE(log->find(fmt::format("restored part {} of 3 of step 3", part)), std::string::npos);
+}
+
+TEST_F(SessionTest, ARollbackWithNothingToGoBackToLosesNothing) {
+  roll_back_before_ = 4;
+  for (const json& said : gang({0, 1}, 3)) {
+    EXPECT_EQ(said["code"], static_cast<int>(Code::kNotFound)) << said;
+    EXPECT_EQ(said["newest"], 3) << said;
+    EXPECT_EQ(said["good"], true) << said;
+  }
+}
+
+TEST_F(SessionTest, ARollbackGoesOnFromTheCheckpointAndFreesWhatCameAfterIt) {
+  checkpoint_ = 1;
+  roll_back_before_ = 4;
+  for (const json& said : gang({0, 1}, 3)) {
+    EXPECT_EQ(said["rolled_back"], "") << said;
+    EXPECT_EQ(said["step"], 1) << said;
+    EXPECT_EQ(said["newest"], 1) << said;
+    EXPECT_EQ(said["good"], true) << said;
+  }
+}
+
+// The hello of a rollback makes it anew; who went on with the old one would train where nobody
+// looks.
+TEST_F(SessionTest, ARollbackAfterTheArenaWasRemovedAsksForANewAttempt) {
+  checkpoint_ = 1;
+  roll_back_before_ = 4;
+  remove_arena_ = true;
+  for (const json& said : gang({0}, 3))
+    EXPECT_EQ(said["code"], static_cast<int>(Code::kRestart)) << said;
+  roll_back_before_ = -1;
+  for (const json& said : gang({0}, 3)) {
+    EXPECT_EQ(said["step"], 3) << said;
+    EXPECT_EQ(said["good"], true) << said;
+  }
 }
 
 TEST(Places, RanksOfOneHostShareANode) {

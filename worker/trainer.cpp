@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
+#include "checkpoint/service_core.h"
 #include "collectives/collectives.h"
 #include "collectives/reduction_tree.h"
 #include "common/log.h"
@@ -196,7 +198,7 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   if (drain_signalled()) word.bits |= kRequestDrain;
   // The state the step started from is compared too: a node whose copy is not that of rank 0 must
   // not go on.
-  const int read_slot = parts_.session.arena->newest_ready().value_or(0);
+  const int read_slot = std::max(snapshotter_.read_slot(), 0);
   word.must_match = {first_word(parts_.model.other_buffers_digest()),
                      first_word(parts_.session.arena->slot(read_slot).digest)};
   SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, step_deadline()));
@@ -330,10 +332,25 @@ Status Trainer::finish() {
   enter(parts_.session.step, Phase::kFinishing);
   // One node stores and exports; then the services of the others hear that they are free to go.
   const bool first = parts_.communicator.rank() == 0;
-  SUREFOOT_TRY(agree(parts_.communicator, first ? tell_finish(false) : Status(),
+  SUREFOOT_TRY(agree(parts_.communicator, first ? store_and_export() : Status(),
                      now() + kFinishPatience, "the last checkpoint"));
   return agree(parts_.communicator, leads() && !first ? tell_finish(true) : Status(),
                step_deadline(), "the services' end");
+}
+
+// A store that is away may come back. With a supervisor that is its matter: the steps are done, and
+// nothing of them is in this process.
+Status Trainer::store_and_export() {
+  const Time limit = now() + kFinishPatience;
+  for (int number = 1;; ++number) {
+    const Status told = tell_finish(false);
+    if (told || told.error().code != Code::kRetry) return told;
+    spdlog::warn("{}", told.error().message);
+    if (parts_.request.supervised) return {};
+    const Time again = now() + pause_before_try(number + 1);
+    if (again > limit) return told;
+    std::this_thread::sleep_until(again);
+  }
 }
 
 Status Trainer::tell_finish(bool elsewhere) {

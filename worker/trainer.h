@@ -65,6 +65,7 @@ class Trainer {
   Status handle_not_finite(Step step, const Decision& decision);
   Status evaluate(Step step);
   Status finish();
+  Status store_and_export();
   Status tell_finish(bool elsewhere);
 
   void enter(Step step, Phase phase);

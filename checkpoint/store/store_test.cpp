@@ -124,6 +124,21 @@ struct ErrnoCase {
   Code code;
 };
 
+TEST(FileStore, WritesNothingWhereTheObjectIsThere) {
+  TemporaryFolder folder;
+  const auto store = FileStore::open(folder.path());
+  ASSERT_TRUE(store);
+  const Time later = now() + std::chrono::minutes(1);
+  ASSERT_TRUE(put_if_absent(**store, "a/b", "content", later));
+  int asked = 0;
+  const auto source = [&]() -> Result<std::span<const std::byte>> {
+    ++asked;
+    return std::span<const std::byte>();
+  };
+  EXPECT_EQ((*store)->put_if_absent("a/b", 0, source, later).error().code, Code::kExists);
+  EXPECT_EQ(asked, 0);
+}
+
 TEST(FileStore, SaysWhatTheUserCanDoAboutEachError) {
   for (const ErrnoCase& row : {ErrnoCase{ENOSPC, Code::kNoSpace}, ErrnoCase{EDQUOT, Code::kNoSpace},
                                ErrnoCase{EROFS, Code::kInvalid}, ErrnoCase{EACCES, Code::kInvalid},

@@ -24,13 +24,14 @@
 
 namespace surefoot::testing {
 inline constexpr int kSteps = 3;
-inline constexpr int kAttempts = 2;  // sets of a step: attempts 1 and 2
+inline constexpr int kAttempts = 2;  // sets of a step: 1 and 2, by default of attempts 1 and 2
 inline constexpr std::uint8_t kNone = 0;
 inline constexpr std::uint8_t kDamaged = 9;  // a manifest that does not parse
 
 enum class Bug {
   kNone,
   kPublishBeforeParts,
+  kOursByAttempt,
   kNoSecondLook,
   kDeletePartsFirst,
   kDeleteUnverified,
@@ -41,7 +42,7 @@ enum class Bug {
 
 struct StepObjects {
   std::uint8_t parts[kAttempts];  // bit i: part i of the set
-  std::uint8_t manifest;          // kNone, attempt number, kDamaged
+  std::uint8_t manifest;          // kNone, number of a set, kDamaged
   std::uint8_t
       doomed;  // ghost: the deleter removed its manifest, or planned for its parts seeing none
   std::uint8_t was_whole;  // ghost: bit attempt: whole with its manifest at some moment
@@ -95,9 +96,10 @@ struct Scenario {
   explicit Scenario(std::string title) : name(std::move(title)) {}
   std::string name;
   World start{};
-  std::array<std::uint8_t, 2> attempts{1, 1};
-  std::array<int, kAttempts> parts{2, 2};  // N of each attempt's sets
-  std::array<std::vector<int>, 2> plans;   // steps that each publisher stores
+  std::array<std::uint8_t, 2> attempts{1, 1};   // whose set each publisher writes
+  std::array<int, kAttempts> parts{2, 2};       // N of each set
+  std::array<int, kAttempts> attempt_of{1, 2};  // each set; of one attempt they differ in N
+  std::array<std::vector<int>, 2> plans;        // steps that each publisher stores
   int keep = 1;
   Bug bug = Bug::kNone;
   int final_step = 1;  // newest whole one at a quiet end, at least
@@ -282,7 +284,8 @@ class Model {
       case Publisher::Phase::kReadingManifest:
         if (step.manifest == kNone) return ManifestRead{ManifestRead::kAbsent};
         if (step.manifest == kDamaged) return ManifestRead{ManifestRead::kDamaged};
-        return ManifestRead{step.manifest == attempt ? ManifestRead::kOurs : ManifestRead::kOther};
+        return ManifestRead{is_ours(step.manifest, attempt) ? ManifestRead::kOurs
+                                                            : ManifestRead::kOther};
       case Publisher::Phase::kVerifyingOther:
         return OtherVerified{whole(scenario_, step)};
       case Publisher::Phase::kReplacing:
@@ -293,6 +296,11 @@ class Model {
         break;
     }
     return StoreFailed{};
+  }
+
+  bool is_ours(int standing, int own) const {
+    if (scenario_.bug != Bug::kOursByAttempt) return standing == own;
+    return scenario_.attempt_of[standing - 1] == scenario_.attempt_of[own - 1];
   }
 
   // ---- The deleter
@@ -416,13 +424,17 @@ class Model {
   std::vector<RemovalGroup> groups(const DeleterProcess& deleter) const {
     std::vector<StepInventory> steps;
     for (int i = 0; i < kSteps; ++i) {
-      StepInventory step{Step{i}, state_of(deleter.looked[i]), Attempt{deleter.looked[i] >> 4}, {}};
+      const int named = deleter.looked[i] >> 4;
+      StepInventory step{Step{i},
+                         state_of(deleter.looked[i]),
+                         Attempt{named > 0 ? scenario_.attempt_of[named - 1] : 0},
+                         {}};
       for (int attempt = 1; attempt <= kAttempts; ++attempt) {
         for (int part = 0; part < scenario_.parts[attempt - 1]; ++part) {
           if (deleter.listed[i] >> (2 * (attempt - 1) + part) & 1)
-            step.objects.push_back(
-                {part_name(Step{i}, Attempt{attempt}, part, scenario_.parts[attempt - 1]), 1,
-                 kUnpublishedAge});
+            step.objects.push_back({part_name(Step{i}, Attempt{scenario_.attempt_of[attempt - 1]},
+                                              part, scenario_.parts[attempt - 1]),
+                                    1, kUnpublishedAge});
         }
       }
       if (deleter.listed[i] & 16)
@@ -448,14 +460,23 @@ class Model {
           step.manifest = kNone;
           step.doomed = 1;
         } else {
-          step.parts[parsed->attempt.value - 1] = static_cast<std::uint8_t>(
-              step.parts[parsed->attempt.value - 1] & ~(1 << parsed->part));
+          std::uint8_t& parts = step.parts[set_of(*parsed) - 1];
+          parts = static_cast<std::uint8_t>(parts & ~(1 << parsed->part));
         }
         ++deleter.cursor;
         return;
       }
     }
     deleter = {};
+  }
+
+  int set_of(const ParsedName& part) const {
+    for (int set = 1; set <= kAttempts; ++set) {
+      if (part.attempt.value == scenario_.attempt_of[set - 1] &&
+          part.of == scenario_.parts[set - 1])
+        return set;
+    }
+    return 1;
   }
 
   // The same for the same sight, so it is made once for each.

@@ -41,8 +41,19 @@ SpawnOptions mpirun_command(const GangSpec& spec) {
       fmt::format("SUREFOOT_LOG_DIR={}", logs.string()),
       fmt::format("SUREFOOT_SUPERVISOR={}", spec.supervisor_pid),
       fmt::format("SUREFOOT_FAULTS={}", spec.faults),
+      fmt::format("SUREFOOT_KNOWN_STEP={}", spec.known_step),
   };
-  options.dropped = {"OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "PRTE_"};
+  // Those of an mpirun around us, and the credentials of stores: only the service needs them, and a
+  // user's module or whoever lists a worker's environment should not find them.
+  options.dropped = {"OMPI_",
+                     "PMIX_",
+                     "PMI_",
+                     "ORTE_",
+                     "OPAL_",
+                     "PRTE_",
+                     "AWS_ACCESS_KEY",
+                     "AWS_SECRET_ACCESS_KEY",
+                     "AWS_SESSION_TOKEN"};
   options.output = (logs / "mpirun.log").string();
   options.directory = spec.job_directory.string();
   return options;

@@ -34,6 +34,7 @@ struct GangSpec {
   int workers = 1;
   std::string faults;  // SUREFOOT_FAULTS: faults joined by ';'; empty: none
   std::int32_t supervisor_pid = 0;
+  Step known_step;  // SUREFOOT_KNOWN_STEP: the furthest that is known to have been finished
   bool accept_changes = false;
   bool root = false;  // the effective user is root
 };

@@ -29,6 +29,7 @@ GangSpec spec() {
   spec.workers = 4;
   spec.faults = "kill:rank=1,step=20;kill:all,step=30";
   spec.supervisor_pid = 42;
+  spec.known_step = Step{17};
   return spec;
 }
 
@@ -57,7 +58,8 @@ TEST(MpirunCommand, HandsTheAttemptToTheWorkers) {
       options.environment,
       ElementsAre("SUREFOOT_ATTEMPT=3", "SUREFOOT_JOB_DIR=/jobs/runs/a",
                   "SUREFOOT_LOG_DIR=/jobs/runs/a/logs/attempt-003", "SUREFOOT_SUPERVISOR=42",
-                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30"));
+                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30",
+                  "SUREFOOT_KNOWN_STEP=17"));
   EXPECT_EQ(options.output, "/jobs/runs/a/logs/attempt-003/mpirun.log");
   EXPECT_FALSE(options.detach);  // its exit code is wanted
 }

@@ -22,6 +22,8 @@ constexpr const char* kUsage =
     "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised] [--listen "
     "ADDRESS] "
     "[--keys-from-stdin]";
+// Over ssh, with a person's hands out of it.
+constexpr Duration kKeysPatience = std::chrono::seconds(30);
 // Of asking another service that has just started.
 constexpr Duration kOtherPatience = std::chrono::seconds(5);
 
@@ -130,7 +132,7 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
   settings.supervised = options.supervised;
   settings.listen = options.listen;
   if (options.keys_from_stdin) {
-    SUREFOOT_ASSIGN(const ServiceKeys keys, receive_service_keys(0));
+    SUREFOOT_ASSIGN(const ServiceKeys keys, receive_service_keys(0, now() + kKeysPatience));
     settings.read_keys = [keys]() -> Result<ServiceKeys> { return keys; };
   } else {
     settings.read_keys = [file = directory.service_keys()] { return read_service_keys(file); };

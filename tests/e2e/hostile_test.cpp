@@ -233,11 +233,38 @@ TEST_F(InItsOwnMounts, AFullStoreDoesNotStopTrainingAndEndsWithOneClearLine) {
   Sandbox sandbox(kQuick);
   const fs::path store = sandbox.root() / "store";
   fs::create_directory(store);
-  const RunResult result = run(sandbox, "mount -t tmpfs -o size=600k tmpfs " + store.string(),
-                               "--set checkpoint.to=" + store.string());
+  const RunResult result =
+      run(sandbox, "mount -t tmpfs -o size=600k tmpfs " + store.string(),
+          "--set recovery.hang_timeout=12s --set checkpoint.to=" + store.string());
   EXPECT_EQ(result.exit_code, 93) << result.output;
   EXPECT_EQ(sandbox.newest_step(), 40) << "training went on to the end";
   EXPECT_NE(result.text("message").find("No space left"), std::string::npos) << result.output;
+}
+
+TEST_F(InItsOwnMounts, AFullStoreThatIsGivenRoomAtTheEndCostsNoAttempt) {
+  Sandbox sandbox(kQuick);
+  const fs::path store = sandbox.root() / "store";
+  const fs::path sign = sandbox.root() / "room";
+  fs::create_directory(store);
+  const std::string script = fmt::format(
+      "mount -t tmpfs -o size=600k tmpfs {0}; (while [ ! -e {1} ]; do sleep 0.1; done; mount -o "
+      "remount,size=200m {0}) & exec {2} run {3} --dir {4} --json --set 'model.hidden=[512, 512]' "
+      "--set checkpoint.to={0}",
+      store.string(), sign.string(), program("surefoot").string(), sandbox.job_file().string(),
+      sandbox.directory().string());
+  const ProcessId running = sandbox.start({"unshare", "-m", "sh", "-c", script});
+  EXPECT_TRUE(eventually(
+      [&] {
+        const auto log = read_file(sandbox.directory() / "logs" / "attempt-001" / "rank-0.log");
+        return log && log->find("No space left") != std::string::npos;
+      },
+      60s))
+      << "the steps are done, and the worker leaves the rest to the supervisor";
+  std::ofstream(sign).put('x');
+  const RunResult result = sandbox.wait(running);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.number("attempts"), 1);
+  EXPECT_EQ(result.number("failures"), 0);
 }
 
 TEST_F(InItsOwnMounts, AReadOnlyStoreIsRefusedBeforeTraining) {

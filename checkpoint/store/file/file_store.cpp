@@ -158,6 +158,9 @@ Status FileStore::put_if_absent(const std::string& name, std::int64_t bytes,
                                 const ByteSource& source, Time deadline) {
   const std::string path = root_ + "/" + name;
   const std::string folder = folder_of(path);
+  // Only link() decides; but what is seen to be there need not be written once more to find out.
+  if (const OpenFile there(ops_, ops_.open(path, FileOps::Open::kRead)); there.get() >= 0)
+    return error(Code::kExists, "{} is there already", path);
   SUREFOOT_TRY(make_folders(folder));
   const std::string temporary = folder + "/" + std::string(kTemporary) + make_job_id();
   if (auto wrote = write_temporary(temporary, path, bytes, source, deadline); !wrote) {
