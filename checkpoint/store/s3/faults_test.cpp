@@ -143,7 +143,7 @@ TEST_F(S3Faults, BelievesOnlyAnAnswerThatSaysThatTheObjectIsWhole) {
 TEST_F(S3Faults, WaitsForAServiceThatPutsALargeObjectTogetherSilently) {
   const auto store = open();
   warm_up(*store);
-  proxy->add({.kind = Kind::kDelay, .match = kComplete, .amount = 6000});
+  proxy->add({.kind = Kind::kDelay, .match = kComplete, .amount = 12000});
   ASSERT_TRUE(put_if_absent(*store, "object", large, later));
   EXPECT_EQ(proxy->faults_done(), 1);
   EXPECT_EQ(proxy->seen(kComplete), 1);
