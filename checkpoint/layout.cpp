@@ -1,6 +1,7 @@
 #include "checkpoint/layout.h"
 
 #include <array>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -212,6 +213,21 @@ Result<StateLayout> StateLayout::from_json(std::string_view json) {
 
 Digest StateLayout::digest() const {
   return surefoot::digest(to_json());
+}
+
+void clear_gaps(const StateLayout& layout, std::span<std::byte> state) {
+  SUREFOOT_CHECK(static_cast<std::int64_t>(state.size()) == layout.bytes);
+  std::int64_t written = 0;
+  const auto clear_up_to = [&](std::int64_t end) {
+    std::memset(state.data() + written, 0, static_cast<std::size_t>(end - written));
+  };
+  for (const SectionSpec& section : layout.sections) {
+    for (const TensorSpec& tensor : section.tensors) {
+      clear_up_to(section.offset + tensor.offset);
+      written = section.offset + tensor.offset + tensor.elements() * size_of(section.type);
+    }
+  }
+  clear_up_to(layout.bytes);
 }
 
 Digest state_digest(std::span<const Digest> chunks) {

@@ -59,6 +59,11 @@ struct StateLayout {
   [[nodiscard]] Digest digest() const;  // of to_json()
 };
 
+// Zeroes every byte of a state that belongs to no tensor. Who writes a state into memory that may
+// hold anything (a slot that failed its digests) does this too, or the state's digests would differ
+// from those of equal tensors elsewhere.
+void clear_gaps(const StateLayout& layout, std::span<std::byte> state);
+
 [[nodiscard]] Digest state_digest(std::span<const Digest> chunks);
 
 }  // namespace surefoot

@@ -85,5 +85,22 @@ TEST(Layout, StateDigestIsTheDigestOfTheChunkDigests) {
   EXPECT_EQ(state_digest(chunks), digest(joined));
 }
 
+TEST(Layout, ClearsWhatBelongsToNoTensorAndNothingElse) {
+  StateLayout layout;
+  layout.add_section("parameters", DType::kF32, {{"a", {5}, 0}, {"b", {3, 7}, 0}, {"c", {}, 0}});
+  layout.add_section("buffers.I64", DType::kI64,
+                     {{"count", {}, 0}, {"empty", {0}, 0}, {"n", {2}, 0}});
+  std::vector<std::byte> state(static_cast<std::size_t>(layout.bytes), std::byte{0xAB});
+  clear_gaps(layout, state);
+  std::vector<std::byte> expected(state.size(), std::byte{0});
+  for (const SectionSpec& section : layout.sections) {
+    for (const TensorSpec& tensor : section.tensors) {
+      for (std::int64_t i = 0; i < tensor.elements() * size_of(section.type); ++i)
+        expected[static_cast<std::size_t>(section.offset + tensor.offset + i)] = std::byte{0xAB};
+    }
+  }
+  EXPECT_TRUE(state == expected);
+}
+
 }  // namespace
 }  // namespace surefoot

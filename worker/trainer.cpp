@@ -238,7 +238,10 @@ void Trainer::update(Step step, const Decision& decision) {
     const ElementRange range = clipped(share, 0, gradients);
     if (range.begin < range.end) optimizer_.update(range, from, to, sum.data(), scalars);
   }
-  if (leads()) parts_.model.store_other_buffers(snapshotter_.write_bytes());
+  if (leads()) {
+    parts_.model.store_other_buffers(snapshotter_.write_bytes());
+    clear_gaps(layout, snapshotter_.write_bytes());
+  }
   const std::int64_t buffers = parts_.model.buffer_elements();
   if (buffers == 0) return;
   const std::int64_t offset = layout.find("buffers.F32")->offset;
