@@ -36,13 +36,7 @@ class AfterASuddenEnd : public testing::Test {
     (void)send_signal(running, SIGKILL);
     EXPECT_EQ(sandbox_.wait(running).exit_code, 128 + SIGKILL);
     EXPECT_TRUE(eventually([&] { return checkpoints().size() >= 2; }, 30s));
-    // All processes of the job, by the folder they name.
-    std::vector<ProcessId> all;
-    for (const std::string& line : sandbox_.leftovers()) {
-      if (!line.starts_with("process ")) continue;
-      if (auto process = process_of(std::atoi(line.c_str() + 8))) all.push_back(*process);
-    }
-    EXPECT_TRUE(end_processes(all, now() + 10s));
+    EXPECT_TRUE(sandbox_.end_all(now() + 10s));
   }
 
   // Steps of the published checkpoints, newest first.
@@ -86,13 +80,7 @@ class AfterASuddenEnd : public testing::Test {
   }
 
   [[nodiscard]] std::string all_logs() const {
-    std::string text;
-    for (const auto& entry : fs::recursive_directory_iterator(sandbox_.directory() / "logs")) {
-      if (auto content = entry.is_regular_file() ? read_file(entry.path())
-                                                 : Result<std::string>(std::string()))
-        text += *content;
-    }
-    return text;
+    return Sandbox::everything_in(sandbox_.directory() / "logs");
   }
 
   static const std::string& expected() {

@@ -98,12 +98,7 @@ Sandbox::~Sandbox() {
   // own, known by its folder.
   const auto deadline = now() + std::chrono::seconds(10);
   (void)end_processes(started_, deadline);
-  std::vector<ProcessId> own;
-  for (const std::string& line : processes_naming(root_.string())) {
-    if (auto process = process_of(std::atoi(line.c_str() + std::string("process ").size())))
-      own.push_back(*process);
-  }
-  (void)end_processes(own, deadline);
+  (void)end_all(deadline);
   std::error_code ignored;
   fs::remove_all(arena(), ignored);
   fs::remove_all(root_, ignored);
@@ -181,6 +176,24 @@ std::map<std::int64_t, std::string> Sandbox::losses() const {
 std::int64_t Sandbox::newest_step() const {
   const auto all = losses();
   return all.empty() ? 0 : all.rbegin()->first;
+}
+
+Status Sandbox::end_all(Time deadline) {
+  std::vector<ProcessId> own;
+  for (const std::string& line : processes_naming(root_.string())) {
+    if (auto process = process_of(std::atoi(line.c_str() + std::string("process ").size())))
+      own.push_back(*process);
+  }
+  return end_processes(own, deadline);
+}
+
+std::string Sandbox::everything_in(const fs::path& folder) {
+  std::string text;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    if (auto content = read_file(entry.path())) text += *content;
+  }
+  return text;
 }
 
 std::vector<std::string> Sandbox::leftovers() const {

@@ -54,6 +54,11 @@ class Sandbox {
   [[nodiscard]] std::map<std::int64_t, std::string> losses() const;
   [[nodiscard]] std::int64_t newest_step() const;  // in metrics.jsonl; 0: none
 
+  // Ends every process of the job at once (SIGKILL): those that name its folder.
+  Status end_all(Time deadline);
+  // All regular files below a folder, one after the other.
+  [[nodiscard]] static std::string everything_in(const std::filesystem::path& folder);
+
   // What the job has left behind that it must not: processes that name its folder, its shared
   // memory, Open MPI's files. Empty: nothing.
   [[nodiscard]] std::vector<std::string> leftovers() const;

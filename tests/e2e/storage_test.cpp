@@ -67,12 +67,7 @@ class Storage : public ::testing::Test {
   // Everything of the job ends at once, and its memory is lost.
   void lose_the_machine() {
     const fs::path arena = sandbox_.arena();
-    std::vector<ProcessId> all;
-    for (const std::string& line : sandbox_.leftovers()) {
-      if (!line.starts_with("process ")) continue;
-      if (auto process = process_of(std::atoi(line.c_str() + 8))) all.push_back(*process);
-    }
-    ASSERT_TRUE(end_processes(all, now() + 10s));
+    ASSERT_TRUE(sandbox_.end_all(now() + 10s));
     fs::remove_all(arena);
   }
 
@@ -104,13 +99,7 @@ class Storage : public ::testing::Test {
     return all;
   }
   [[nodiscard]] std::string everything_in_the_job_directory() const {
-    std::string text;
-    for (const auto& entry : fs::recursive_directory_iterator(sandbox_.directory())) {
-      if (auto content = entry.is_regular_file() ? read_file(entry.path())
-                                                 : Result<std::string>(std::string()))
-        text += *content;
-    }
-    return text;
+    return Sandbox::everything_in(sandbox_.directory());
   }
 
   static const std::string& expected() {
