@@ -1,5 +1,5 @@
-// Reading headers and manifests from a store: shared by checkpoint_store.cpp and set_publisher.cpp
-// only.
+// Reading headers and manifests from a store: shared by checkpoint_store.cpp, part_stream.cpp and
+// set_publisher.cpp only.
 #pragma once
 
 #include <string>
