@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "checkpoint/arena.h"
-#include "checkpoint/service_core.h"
 #include "common/file.h"
 #include "launcher/traces.h"
 
@@ -105,32 +104,19 @@ class Performer {
     return gang ? gang->end(deadline) : Status();
   }
 
-  // A store that is away may come back: asked again, with pauses, as long as the core waits.
-  Result<service::FinishReply> finish_in_time() {
-    const Time limit = now() + context_.finish_timeout;
-    std::optional<Error> answered;
-    for (int number = 1;; ++number) {
-      service::Request request;
-      request.mutable_finish()->set_step(context_.max_steps);
-      auto reply = client_.call(std::move(request), limit);
-      if (reply) return reply->finish();
-      // What was said before time ran out tells more than that it did.
-      if (!answered || now() < limit) answered = reply.error();
-      const Time again = now() + pause_before_try(number + 1);
-      if (reply.error().code != Code::kRetry || again > limit) return *answered;
-      std::this_thread::sleep_until(again);
-    }
-  }
-
   void finish(EffectOutcome& outcome) {
-    const auto finish = finish_in_time();
-    if (!finish) {
-      outcome.outcome = finish.error().message;
-      outcome.event = core::Event{now(), core::FinishFailed{finish.error().message}};
+    service::Request request;
+    request.mutable_finish()->set_step(context_.max_steps);
+    auto reply = client_.call(request, now() + context_.finish_timeout);
+    if (!reply) {
+      outcome.outcome = reply.error().message;
+      const bool may_pass = reply.error().code == Code::kRetry;
+      outcome.event = core::Event{now(), core::FinishFailed{reply.error().message, may_pass}};
       return;
     }
-    outcome.result = JournalResult{finish->weights_sha256(), finish->state_sha256(),
-                                   finish->folder(), Step{context_.max_steps}.value};
+    const service::FinishReply& finish = reply->finish();
+    outcome.result = JournalResult{finish.weights_sha256(), finish.state_sha256(), finish.folder(),
+                                   Step{context_.max_steps}.value};
     outcome.event = core::Event{now(), core::JobFinished{}};
   }
 

@@ -149,7 +149,7 @@ void Machine::on(const ServiceAnswered& e) {
       s_.deadline = s_.now + rules_.end_retry;
       return because("the service is back, it can tell who of the gang is left");
     case Doing::kFinishing:
-      perform(FinishJob{});
+      ask_to_finish();
       return because("the service is back, it may not have heard that the job is to be finished");
     case Doing::kClosing:
       perform(FlushAndKeepArena{});

@@ -63,7 +63,10 @@ struct Rules {
   Duration close_timeout = std::chrono::minutes(5);  // writing the newest step to the store
 };
 inline constexpr std::int64_t kBackoffLimit =
-    60;                                  // the pause doubles up to so many times `backoff`
+    60;  // the pause doubles up to so many times `backoff`
+// Before the job is finished once more, since its store may come back: doubles, up to the longest.
+inline constexpr Duration kFinishPause = std::chrono::seconds(1);
+inline constexpr Duration kLongestFinishPause = std::chrono::seconds(30);
 inline constexpr int kServiceTries = 5;  // while a gang trains without its service
 
 // How far the gang of an attempt is.
@@ -216,6 +219,9 @@ struct CancelAsked {};
 struct JobFinished {};
 struct FinishFailed {
   std::string message;  // compared too
+  // Nothing of the job is wrong: a store that is away may come back. Asked again with pauses until
+  // the stage's time is over; only then it counts as a failure.
+  bool may_pass = false;
 };
 struct ArenaFlushed {
   bool stored = true;
@@ -327,6 +333,10 @@ struct State {
   std::optional<Outcome> verdict;  // why we end it
   AttemptEnd end;                  // as far as known; end.first_step is set at launch
   Time end_limit{};                // kEnding: give up then
+  Time finish_limit{};             // kFinishing: give up then
+  int finish_pauses = 0;           // kFinishing: so many times it was asked again
+  bool finish_asked = false;       // kFinishing: FinishJob is in hand, else a pause
+  std::string not_finished;        // why the last try failed
   std::string not_ended;           // who was left when it was last looked
 
   // How the job stops once nothing runs; exit code -1: it goes on.

@@ -34,6 +34,7 @@ void Machine::on(const Interrupted&) {
       return end_gang(s_.leftover ? Outcome::kAbandoned : s_.verdict.value_or(Outcome::kEnded),
                       "interrupted again: the gang is ended now");
     case Doing::kFinishing:
+      if (!s_.finish_asked) return close("interrupted while the store was waited for");
       if (s_.interrupts < 2)
         return because("interrupted: the job is all but done, once more leaves now");
       return close("interrupted again while the job was finished");
@@ -113,7 +114,13 @@ void Machine::on(const TimerFired&) {
       s_.history.accounting.spend(Cause::kBackoff, s_.now);
       return proceed("the pause is over");
     case Doing::kFinishing:
-      return on(FinishFailed{"it took longer than hang_timeout"});
+      if (s_.finish_asked) {
+        return on(
+            FinishFailed{"it took longer than hang_timeout" +
+                         (s_.not_finished.empty() ? "" : "; the try before: " + s_.not_finished)});
+      }
+      ask_to_finish();
+      return because("the pause is over: the job is finished");
     case Doing::kClosing:
       s_.stop.line += s_.freeing ? "; its memory could not be freed in time"
                                  : "; the newest step is in memory only: not stored in time";

@@ -90,8 +90,10 @@ void Machine::judge() {
     case Outcome::kDone:
       if (s_.stop.state == JobState::kCancelled) return close("cancelled after the last step");
       s_.doing = Doing::kFinishing;
-      s_.deadline = s_.now + time_limit(rules_, Stage::kFinishing);
-      perform(FinishJob{});
+      s_.finish_limit = s_.now + time_limit(rules_, Stage::kFinishing);
+      s_.finish_pauses = 0;
+      s_.not_finished.clear();
+      ask_to_finish();
       return because("all steps are finished");
     case Outcome::kRefused:
       stop_when_free(end.code, JobState::kFailed,
@@ -226,8 +228,24 @@ void Machine::on(const JobFinished&) {
   close("the job is done: stored and exported");
 }
 
+void Machine::ask_to_finish() {
+  s_.finish_asked = true;
+  s_.deadline = s_.finish_limit;
+  perform(FinishJob{});
+}
+
 void Machine::on(const FinishFailed& e) {
-  if (s_.doing != Doing::kFinishing) return ignore("the job was not asked to finish");
+  if (s_.doing != Doing::kFinishing || !s_.finish_asked)
+    return ignore("the job was not asked to finish");
+  const Duration pause = std::min<Duration>(
+      kFinishPause * (std::int64_t{1} << std::min(s_.finish_pauses, 5)), kLongestFinishPause);
+  if (e.may_pass && s_.now + pause < s_.finish_limit && !stopping()) {
+    s_.finish_asked = false;
+    ++s_.finish_pauses;
+    s_.not_finished = e.message;
+    s_.deadline = s_.now + pause;
+    return because("the store may come back: the job is finished after a pause");
+  }
   s_.history.accounting.spend(Cause::kFinish, s_.now);
   count_failure(s_.history.finished_step, "the job could not be finished: " + e.message, false);
   after_setback("the last step could not be stored or exported");

@@ -32,6 +32,7 @@ class Machine {
   void on(const CancelAsked& e);
   void on(const JobFinished& e);
   void on(const FinishFailed& e);
+  void ask_to_finish();
   void on(const ArenaFlushed& e);
   void on(const ArenaFreed& e);
   void on(const TimerFired& e);

@@ -110,7 +110,7 @@ Event event_of(const std::string& kind, const Arguments& a, Time at, const Histo
   }
   if (kind == "CancelAsked") return {at, CancelAsked{}};
   if (kind == "JobFinished") return {at, JobFinished{}};
-  if (kind == "FinishFailed") return {at, FinishFailed{message}};
+  if (kind == "FinishFailed") return {at, FinishFailed{message, a.number("may_pass", 0) != 0}};
   if (kind == "ArenaFlushed") return {at, ArenaFlushed{message.empty(), message}};
   if (kind == "ArenaFreed") return {at, ArenaFreed{message.empty(), message}};
   EXPECT_EQ(kind, "TimerFired") << "no such event";

@@ -53,6 +53,7 @@ std::vector<Event> alphabet(const State& state, Time now) {
   add(CancelAsked{});
   add(JobFinished{});
   add(FinishFailed{"x"});
+  add(FinishFailed{"x", true});
   add(ArenaFlushed{});
   add(ArenaFreed{});
   add(TimerFired{});

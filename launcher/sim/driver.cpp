@@ -137,7 +137,8 @@ void World::deliver(const Item& item) {
     case Kind::kFinished:
       return feed({now_, JobFinished{}});
     case Kind::kFinishFailed:
-      return feed({now_, FinishFailed{fmt::format("disk full {}", rng_.below(1000))}});
+      return feed(
+          {now_, FinishFailed{fmt::format("disk full {}", rng_.below(1000)), rng_.chance(2)}});
     case Kind::kFlushed:
       return feed({now_, ArenaFlushed{item.number != 0, "disk full"}});
     case Kind::kFreed:
