@@ -77,8 +77,7 @@ IntervalDecision decide_interval(const IntervalFacts& facts) {
     const Duration best = daly_optimum(*facts.cost, mean);
     optimum = fmt::format(
         "a checkpoint costs {} of training and all memory is lost every {} ({} losses seen), so "
-        "the "
-        "optimum is {}",
+        "the optimum is {}",
         text_of(*facts.cost), text_of(mean), facts.history.losses, text_of(best));
     if (best < facts.ceiling) {
       decision.interval = std::min(facts.ceiling, std::max(best, kShortestInterval));

@@ -19,9 +19,8 @@ namespace {
 constexpr int kExitJobFile = 64;
 constexpr int kExitMachine = 66;
 constexpr const char* kUsage =
-    "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised] [--listen "
-    "ADDRESS] "
-    "[--keys-from-stdin]";
+    "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised] "
+    "[--listen ADDRESS] [--keys-from-stdin]";
 // Over ssh, with a person's hands out of it.
 constexpr Duration kKeysPatience = std::chrono::seconds(30);
 // Of asking another service that has just started.
