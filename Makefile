@@ -9,13 +9,13 @@ run: build
 	@examples/dictionary-gpt/demo.sh
 
 build: packages build/release/build.ninja
-	@cmake --build build/release --parallel $(JOBS) -- --quiet
+	@cmake --build build/release --parallel $(JOBS)
 
 packages:
 	@tools/install_packages.sh build
 
 build/release/build.ninja:
-	@cmake --preset release -Wno-dev --log-level=WARNING
+	@cmake --preset release -Wno-dev --log-level=WARNING >/dev/null
 
 test: build
 	@tools/install_packages.sh test
