@@ -228,6 +228,10 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
       return shutdown(peer, request.shutdown());
     case service::Request::kNotice:
       return notice(peer, request.notice());
+    case service::Request::kLaunch:
+    case service::Request::kCheck:
+    case service::Request::kReadLog:
+      return refuse(peer, "unknown", "this service does not do that");
     case service::Request::WHAT_NOT_SET:
       return;
   }

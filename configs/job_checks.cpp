@@ -120,12 +120,12 @@ void check_train(const config::Train& train, Checker& check) {
 void check_workers(const config::Job& job, Checker& check) {
   const std::int64_t micro = job.train().micro_batch_size();
   const std::int64_t micro_batches = micro > 0 ? job.train().global_batch_size() / micro : 0;
-  const std::int64_t nodes = job.resources().num_nodes().max();
+  const std::int64_t nodes = job.resources().num_nodes().min();
   const std::int64_t workers = nodes * job.resources().workers_per_node().max();
   check.require(workers <= micro_batches,
                 {"resources.workers_per_node", "resources.num_nodes", "train.micro_batch_size",
                  "train.global_batch_size"},
-                "found up to {} workers (num_nodes times workers_per_node), allowed are at most "
+                "found at least {} workers (num_nodes times workers_per_node), allowed are at most "
                 "{}: a step has that many micro-batches, "
                 "global_batch_size / micro_batch_size = {} / {}",
                 workers, micro_batches, job.train().global_batch_size(), micro);

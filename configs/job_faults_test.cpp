@@ -108,8 +108,8 @@ const std::vector<Case> kCases = {
      "resources.workers_per_node", 10, 31, "1:", "MIN:MAX"},
     {"RangeFromZero", with_line(10, "resources: {workers_per_node: 0:2}"),
      "resources.workers_per_node", 10, 31, "0:2", "from 1"},
-    {"MoreNodesThanThereCanBe", with_line(10, "resources: {num_nodes: 2}"), "resources.num_nodes",
-     10, 24, "2", "1"},
+    {"MoreNodesThanThereCanBe", with_line(10, "resources: {num_nodes: 20000}"),
+     "resources.num_nodes", 10, 24, "20000", "10000"},
     // Unknown keys
     {"MisspelledKey", with_line(5, "  max_step: 300\n  max_steps: 300"), "train.max_step", 5, 3,
      "unknown", "train.max_steps"},
