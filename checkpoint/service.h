@@ -46,9 +46,10 @@ struct ServiceSettings {
   std::function<void(const std::vector<StepRecord>&)> metrics;
   int signals = -1;  // a signalfd with SIGTERM, SIGINT and SIGHUP, all blocked: drain; one of the
                      // first two again, for the same gang: end. -1: none
-  // For the supervisor's side: an address of this machine in numbers, and the keys. Without keys
-  // (read_keys says kNotFound, or is empty) only this machine's socket is there; it is asked again
-  // every second, on a thread of its own, since a supervisor may come later, or make new keys.
+  // For the supervisor's side: an address of this machine in numbers, with " FIRST-LAST" after it
+  // where not every port will do, and the keys. Without keys (read_keys says kNotFound, or is
+  // empty) only this machine's socket is there; it is asked again every second, on a thread of its
+  // own, since a supervisor may come later, or make new keys.
   std::string listen = "127.0.0.1";
   std::function<Result<ServiceKeys>()> read_keys;
   // Called before ("before hello") and after each reply but those to status, so that a test can end

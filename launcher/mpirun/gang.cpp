@@ -52,6 +52,8 @@ Result<Gang> Gang::start(const GangSpec& spec) {
   const SpawnOptions options = mpirun_command(spec);
   SUREFOOT_TRY(make_folder(std::filesystem::path(options.output).parent_path()));
   SUREFOOT_TRY(make_folder(attempt_folder(spec.arena_folder, spec.attempt)));
+  if (is_over_machines(spec))
+    SUREFOOT_TRY(write_file_atomically(node_list_file(spec), to_text(node_list(spec))));
   auto mpirun = spawn(options);
   if (!mpirun)
     return error(mpirun.error().code,
