@@ -8,10 +8,6 @@
 
 namespace surefoot {
 
-std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder, Attempt attempt) {
-  return arena_folder / fmt::format("attempt-{}", attempt);
-}
-
 SpawnOptions mpirun_command(const GangSpec& spec) {
   const std::string own_files = attempt_folder(spec.arena_folder, spec.attempt).string();
   const std::filesystem::path logs = JobDirectory{spec.job_directory}.attempt_logs(spec.attempt);
@@ -43,17 +39,7 @@ SpawnOptions mpirun_command(const GangSpec& spec) {
       fmt::format("SUREFOOT_FAULTS={}", spec.faults),
       fmt::format("SUREFOOT_KNOWN_STEP={}", spec.known_step),
   };
-  // Those of an mpirun around us, and the credentials of stores: only the service needs them, and a
-  // user's module or whoever lists a worker's environment should not find them.
-  options.dropped = {"OMPI_",
-                     "PMIX_",
-                     "PMI_",
-                     "ORTE_",
-                     "OPAL_",
-                     "PRTE_",
-                     "AWS_ACCESS_KEY",
-                     "AWS_SECRET_ACCESS_KEY",
-                     "AWS_SESSION_TOKEN"};
+  options.dropped = kept_from_workers();
   options.output = (logs / "mpirun.log").string();
   options.directory = spec.job_directory.string();
   return options;
@@ -63,15 +49,7 @@ bool belongs_to_gang(std::string_view environ_block, const std::filesystem::path
                      Attempt attempt) {
   const std::string job = fmt::format("SUREFOOT_JOB_DIR={}", job_directory.string());
   const std::string number = fmt::format("SUREFOOT_ATTEMPT={}", attempt);
-  bool same_job = false;
-  bool same_attempt = attempt.value == 0;
-  while (!environ_block.empty()) {
-    const std::string_view entry = environ_block.substr(0, environ_block.find('\0'));
-    same_job = same_job || entry == job;
-    same_attempt = same_attempt || entry == number;
-    environ_block.remove_prefix(std::min(environ_block.size(), entry.size() + 1));
-  }
-  return same_job && same_attempt;
+  return has_entry(environ_block, job) && (attempt.value == 0 || has_entry(environ_block, number));
 }
 
 }  // namespace surefoot

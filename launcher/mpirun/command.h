@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/launch_book.h"
 #include "common/ids.h"
 #include "common/process.h"
 
@@ -38,10 +39,6 @@ struct GangSpec {
   bool accept_changes = false;
   bool root = false;  // the effective user is root
 };
-
-// <arena folder>/attempt-N: Open MPI's files of this attempt.
-[[nodiscard]] std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder,
-                                                   Attempt attempt);
 
 // argv, environment and output file (logs/attempt-003/mpirun.log; each rank writes
 // logs/attempt-003/rank-R.log itself, see SUREFOOT_LOG_DIR).
