@@ -140,6 +140,7 @@ void Machine::open_attempt_end() {
 
 void Machine::launch(std::vector<Member> members) {
   History& h = s_.history;
+  if (s_.members.empty() && !alone()) settle_reference();
   h.attempt = h.attempt.next();
   h.attempt_open = true;
   h.gang.clear();

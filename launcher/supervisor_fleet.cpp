@@ -113,8 +113,15 @@ bool Machine::look_after_machines() {
   bool again = false;
   bool out = false;
   bool lost = false;
+  bool stays = false;
   for (Node& node : s_.fleet) {
     if (s_.now < node.due) continue;
+    if (node.up()) {
+      node.forget_notice();
+      node.due = Time::max();
+      stays = true;
+      continue;
+    }
     if (node.standing == Standing::kOut) {
       again = true;
       continue;
@@ -127,9 +134,14 @@ bool Machine::look_after_machines() {
     (node.in_gang && gang_may_run() ? lost : out) = true;
     left_out(node, message, false);
   }
-  if (out) go_on_with_machines("machines have not answered in time");
-  if (again && !out && !lost) because("the service is started once more", false);
-  return again || out || lost;
+  if (stays) {
+    go_on_with_machines("a machine that was to go has stayed");
+  } else if (out) {
+    go_on_with_machines("machines have not answered in time");
+  } else if (again && !lost) {
+    because("the service is started once more", false);
+  }
+  return again || out || lost || stays;
 }
 
 void Machine::on(const ServiceAnswered& e) {
@@ -152,17 +164,11 @@ void Machine::on(const ServiceAnswered& e) {
     return because("the machine may still run a part of an attempt that is over: once more");
   }
   if (!still_its_gang) node->stain = Attempt{};
-  if (node->leaves && (e.facts.boot_id != node->facts.boot_id ||
-                       (node->leaves_at && s_.now > *node->leaves_at + kOutlivedNotice))) {
-    node->leaves = false;
-    node->leaves_at.reset();
-    node->noticed_at.reset();
-  }
+  const bool another_life = !node->noticed_boot.empty() && node->noticed_boot != e.facts.boot_id;
+  if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
   node->facts = e.facts;
   node->ready = e.ready;
   node->durable = e.durable;
-  if (s_.reference.numerics_id.empty()) s_.reference.numerics_id = e.facts.numerics_id;
-  if (s_.reference.training_hash.empty()) s_.reference.training_hash = e.facts.training_hash;
   s_.service_seen = true;
   // Steps may have finished while nobody looked.
   learn(std::max(e.ready, e.durable));
@@ -173,7 +179,7 @@ void Machine::arrived(Node& node) {
   node.standing = Standing::kReady;
   node.tried = true;
   node.failures = 0;
-  node.due = Time::max();
+  set_due(node, node.leaves ? node.outlives_notice() : Time::max());
   node.why.clear();
   s_.everyone_told = s_.everyone_told && !usable(node);
   if (s_.doing == Doing::kRunning) weigh_growth(!node.in_gang);
@@ -310,9 +316,7 @@ void Machine::on(const HostsListed& e) {
     if (listed) node.host = *found->second;
     if (listed) unknown.erase(found);
     if (listed && !node.listed) {
-      node.leaves = false;
-      node.leaves_at.reset();
-      node.noticed_at.reset();
+      node.forget_notice();
       if (node.standing == Standing::kOut && !is_lost(node)) set_due(node, s_.now);
     }
     if (!listed && node.standing == Standing::kOut && !node.in_gang) node.due = Time::max();
@@ -338,8 +342,21 @@ void Machine::on(const HostsListed& e) {
 
 // ---- Which of them ----
 
+// Until the job runs, it is open what its machines are alike in; then the others are left out.
+void Machine::settle_reference() {
+  s_.reference = commonest(rules_.fleet, s_.fleet, s_.reference);
+  for (Node& node : s_.fleet) {
+    if (!node.up() || node.in_gang) continue;
+    const std::string why = mismatch(rules_.fleet, s_.reference, node.facts);
+    if (!why.empty()) take_out(node, why, retry_pause(++node.failures));
+  }
+}
+
 std::vector<Member> Machine::members_for_launch() const {
-  std::vector<Member> members = choose(rules_.fleet, s_.fleet);
+  const NodeFacts reference = s_.members.empty() && !alone()
+                                  ? commonest(rules_.fleet, s_.fleet, s_.reference)
+                                  : s_.reference;
+  std::vector<Member> members = choose(rules_.fleet, s_.fleet, reference);
   if (members.empty() || s_.launched) return members;
   const bool full = static_cast<int>(members.size()) >= rules_.fleet.max_nodes ||
                     longest_share(rules_.fleet, members) <= 1;
@@ -417,7 +434,7 @@ void Machine::weigh_growth(bool arrival) {
     s_.grow_at = Time::max();
     return;
   }
-  const auto better = choose(rules_.fleet, s_.fleet);
+  const auto better = choose(rules_.fleet, s_.fleet, s_.reference);
   const bool grows = !better.empty() &&
                      longest_share(rules_.fleet, better) < longest_share(rules_.fleet, s_.members);
   if (!grows) {

@@ -102,6 +102,7 @@ class Machine {
   void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
   void weigh_growth(bool arrival);
   void tell_everyone_if_all_go();
+  void settle_reference();
   [[nodiscard]] std::vector<Member> members_for_launch() const;
   [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
   // In it something of the attempt in hand may go on that nobody can end.

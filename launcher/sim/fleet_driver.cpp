@@ -145,12 +145,13 @@ void FleetWorld::deliver(const Item& item) {
       SimHost& h = host(item.number);
       if (h.id < 0 || !h.reachable) return;
       h.announced = true;
-      h.announced_boot = h.answer.facts.boot_id;
+      h.announced_boot = h.boot;
       if (FleetGang* g = gang(state_.history.attempt.value);
           g != nullptr && state_.fleet[h.id].in_gang)
         g->lost = true;
       NoticeReceived notice{std::nullopt, h.id};
-      if (h.outlives != Time::max()) notice.leaves = h.outlives;
+      if (h.leaves != Time::max()) notice.leaves = h.leaves;
+      h.leaves = (h.leaves == Time::max() ? clock() + kUsualNotice : h.leaves) + kOutlivedNotice;
       return feed({clock(), notice});
     }
     default:
@@ -271,9 +272,8 @@ void FleetWorld::answered(std::int64_t code) {
   SimHost& h = host(code % kHosts);
   if (h.ask != code / kHosts) return;
   h.answer.node = h.id;
-  if (h.announced && (h.answer.facts.boot_id != h.announced_boot ||
-                      (h.outlives != Time::max() && clock() > h.outlives + kOutlivedNotice)))
-    h.announced = false;
+  if (h.boot != h.announced_boot) h.announced = false;
+  calm_since_ = now_;
   sights_.returns += h.told == SimHost::Told::kLost;
   tell(h, SimHost::Told::kUp, {clock(), h.answer});
   schedule(rng_.ms(0, 500), kWatch, index_of(h), true);

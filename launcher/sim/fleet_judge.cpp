@@ -67,7 +67,7 @@ void FleetWorld::check_member(SimHost& h, Attempt attempt, int workers) {
         fmt::format("attempt {} is launched on {}, which is known to be away", attempt, h.name));
   if (!h.told_listed)
     violated(fmt::format("attempt {} is launched on {}, which is not listed", attempt, h.name));
-  if (h.announced)
+  if (h.announced && clock() < h.leaves)
     violated(fmt::format("attempt {} is launched on {}, which goes", attempt, h.name));
   if (!h.workers.empty())
     violated(fmt::format("attempt {} is launched on {} while attempt {} lives there", attempt,
@@ -77,6 +77,13 @@ void FleetWorld::check_member(SimHost& h, Attempt attempt, int workers) {
   if (facts.numerics_id != numerics_) violated(h.name + " gives other bits");
   if (training_.empty()) training_ = facts.training_hash;
   if (facts.training_hash != training_) violated(h.name + " has other data");
+}
+
+// One of its machines was told to be away.
+bool FleetWorld::missed(const FleetGang& g) {
+  return std::any_of(g.members.begin(), g.members.end(), [&](const Member& member) {
+    return host(member.node).told != SimHost::Told::kUp;
+  });
 }
 
 // How a recorded end must read, by what the doubles did.
@@ -93,7 +100,7 @@ void FleetWorld::check_end(const AttemptEnd& end) {
       break;
     case Outcome::kPreempted:
       ++sights_.preempted;
-      if (g != nullptr && !g->lost && g->code != kExitInterrupted)
+      if (g != nullptr && !g->lost && !missed(*g) && g->code != kExitInterrupted)
         violated("recorded as preempted, and no machine went");
       break;
     case Outcome::kRegrouped:
@@ -101,7 +108,7 @@ void FleetWorld::check_end(const AttemptEnd& end) {
       break;
     case Outcome::kFailed:
       ++sights_.failed;
-      if (g != nullptr && g->launched && g->lost) violated("the loss of a machine is a failure");
+      if (g != nullptr && g->launched && g->lost && !g->crashed) violated("the loss of a machine is a failure");
       if (g != nullptr && g->launched && !g->crashed && !g->jumped)
         violated("recorded as failed, and nobody of it failed");
       break;
@@ -164,7 +171,8 @@ void FleetWorld::check_free() {
 bool FleetWorld::fits(const SimHost& h) const {
   const bool struck = h.id >= 0 && state_.fleet[static_cast<std::size_t>(h.id)].strikes.size() > 1;
   return h.reachable && h.service && h.told == SimHost::Told::kUp && h.told_listed &&
-         !h.announced && !struck && (numerics_.empty() || h.numerics == numerics_) &&
+         !(h.announced && clock() < h.leaves + rules_.fleet.check_timeout) && !struck &&
+         (numerics_.empty() || h.numerics == numerics_) &&
          (training_.empty() || h.training == training_);
 }
 
@@ -182,7 +190,7 @@ void FleetWorld::check_growth() {
     node.in_gang = works_on(h, state_.history.attempt.value);
     fleet.push_back(std::move(node));
   }
-  const std::vector<Member> best = choose(rules_.fleet, fleet);
+  const std::vector<Member> best = choose(rules_.fleet, fleet, {});
   if (!best.empty() &&
       longest_share(rules_.fleet, best) < longest_share(rules_.fleet, state_.members))
     violated(fmt::format("{} workers, and {} are to be had since long", workers_of(state_.members),
@@ -226,7 +234,8 @@ void FleetWorld::check_stop(const Stop& stop) {
     case JobState::kInterrupted:
       ++sights_.interrupted;
       if (stop.line.starts_with("not enough machines")) return check_shortage(stop.line);
-      if (gave_up && !user_stops_) violated("a gang was given up that could be ended");
+      if (gave_up && !user_stops_ && ahead_ == Duration::zero())
+        violated("a gang was given up that could be ended");
       if (!user_stops_ && !gave_up) violated("interrupted, but nobody asked for it");
       break;
     case JobState::kFailed:

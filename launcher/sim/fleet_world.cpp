@@ -87,6 +87,7 @@ void FleetWorld::power_off(SimHost& host) {
   if (!host.powered) return;
   say("    {} is gone", host.name);
   for (const std::int64_t attempt : host.workers) {
+    if (FleetGang* g = gang(attempt); g != nullptr) g->lost = true;
     if (rng_.chance(2)) schedule(rng_.ms(20, 1000), kMpirunSees, attempt);
   }
   host.powered = host.frozen = host.service = false;

@@ -60,8 +60,8 @@ struct SimHost {
   enum class Told { kNothing, kUp, kAway, kLost } told = Told::kNothing;
   bool told_listed = false;
   bool announced = false;
-  std::string announced_boot;
-  Time outlives{};
+  int announced_boot = 0;
+  Time leaves{};
 };
 
 struct FleetGang {
@@ -196,6 +196,7 @@ class FleetWorld : public Life {
   void check_launch(const supervisor::LaunchGang& launch);
   void check_member(SimHost& host, Attempt attempt, int workers);
   void check_end(const supervisor::AttemptEnd& end) override;
+  [[nodiscard]] bool missed(const FleetGang& gang);
   void check_flush(const supervisor::FlushAndKeepArena& effect);
   void check_free();
   void check_growth();
