@@ -129,9 +129,10 @@ std::string shortage(const FleetRules& rules, const Fleet& fleet) {
                                                                            : node.why));
     }
   }
-  return fmt::format("{} of at least {} machines{}{}", ready.size(), rules.min_nodes,
-                     ready.empty() ? "" : " (" + listed(ready, ", ") + ")",
-                     others.empty() ? "" : "; " + listed(others, "; "));
+  return fmt::format(
+      "{} of at least {} machines{}{}", ready.size(), rules.min_nodes,
+      ready.empty() ? "" : " (" + listed(ready, ", ") + ")",
+      others.empty() ? (ready.empty() ? "; none is listed" : "") : "; " + listed(others, "; "));
 }
 
 }  // namespace surefoot::supervisor

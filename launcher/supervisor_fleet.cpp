@@ -166,6 +166,7 @@ void Machine::on(const ServiceAnswered& e) {
   if (!still_its_gang) node->stain = Attempt{};
   const bool another_life = !node->noticed_boot.empty() && node->noticed_boot != e.facts.boot_id;
   if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
+  if (node->leaves && node->noticed_boot.empty()) node->noticed_boot = e.facts.boot_id;
   node->facts = e.facts;
   node->ready = e.ready;
   node->durable = e.durable;

@@ -80,10 +80,14 @@ bool FleetWorld::seen(std::int64_t attempt) {
 void FleetWorld::poll() {
   const int life = life_;
   const auto here = [&] { return alive_ && life_ == life && violation_.empty(); };
-  while (here() && records_read_ < records_.size() && seen(records_[records_read_].attempt)) {
-    const Record record = records_[records_read_++];
-    feed({clock(),
-          StepFinished{Attempt{record.attempt}, Step{record.step}, record.at, rng_.ms(0, 3)}});
+  while (here() && records_read_ < records_.size()) {
+    const Record record = records_[records_read_];
+    const bool told = seen(record.attempt);
+    if (!told && record.attempt == state_.history.attempt.value) break;
+    ++records_read_;
+    if (told)
+      feed({clock(),
+            StepFinished{Attempt{record.attempt}, Step{record.step}, record.at, rng_.ms(0, 3)}});
   }
   check_growth();
   FleetGang* g = newest_gang();
@@ -242,6 +246,9 @@ void FleetWorld::perform_start(const StartService& effect) {
   h.ask = ++tokens_;
   h.spare = effect.spare;
   const std::int64_t code = h.ask * kHosts + index_of(h);
+  // It may take too long for the gang on it.
+  const std::int64_t attempt = state_.history.attempt.value;
+  if (FleetGang* g = gang(attempt); g != nullptr && works_on(h, attempt)) g->lost = true;
   if (h.starts_fail > 0) {
     --h.starts_fail;
     return schedule(rng_.ms(10, 3000), kStartFailed, code, true);
@@ -298,6 +305,7 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
     SimHost& h = host(member.node);
     const bool can = h.reachable && h.service;
     launch_failed_ = launch_failed_ || !can;
+    g.lost = g.lost || !can;
     // A launch that fails may have reached some.
     if (can && (!launch_failed_ || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
   }

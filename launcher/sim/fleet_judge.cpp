@@ -108,7 +108,8 @@ void FleetWorld::check_end(const AttemptEnd& end) {
       break;
     case Outcome::kFailed:
       ++sights_.failed;
-      if (g != nullptr && g->launched && g->lost && !g->crashed) violated("the loss of a machine is a failure");
+      if (g != nullptr && g->launched && g->lost && !g->crashed)
+        violated("the loss of a machine is a failure");
       if (g != nullptr && g->launched && !g->crashed && !g->jumped)
         violated("recorded as failed, and nobody of it failed");
       break;
@@ -171,7 +172,7 @@ void FleetWorld::check_free() {
 bool FleetWorld::fits(const SimHost& h) const {
   const bool struck = h.id >= 0 && state_.fleet[static_cast<std::size_t>(h.id)].strikes.size() > 1;
   return h.reachable && h.service && h.told == SimHost::Told::kUp && h.told_listed &&
-         !(h.announced && clock() < h.leaves + rules_.fleet.check_timeout) && !struck &&
+         clock() >= h.leaves + rules_.fleet.check_timeout && !struck &&
          (numerics_.empty() || h.numerics == numerics_) &&
          (training_.empty() || h.training == training_);
 }
@@ -208,9 +209,10 @@ void FleetWorld::check_shortage(const std::string& line) {
     away += missing;
     named += missing && line.find(h.name + ":") != std::string::npos;
   }
-  if (enough >= rules_.fleet.min_nodes)
+  if (enough >= rules_.fleet.min_nodes && calm_since_ + rules_.fleet.check_timeout < now_)
     violated("stopped for want of machines, and there are enough");
-  if (away > 0 && named == 0) violated("it does not say for whom it waited: " + line);
+  const bool calm = now_ - calm_since_ > std::chrono::seconds(10);
+  if (away > 0 && named == 0 && calm) violated("it does not say for whom it waited: " + line);
 }
 
 void FleetWorld::check_stop(const Stop& stop) {
