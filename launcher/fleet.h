@@ -83,6 +83,7 @@ struct Node {
   std::string why;       // it is out
   bool in_gang = false;  // the open attempt runs on it
   Attempt stain;         // it may still run something of this attempt; 0: it does not
+  bool back = false;     // it was lost to the open attempt, and has answered since
   Attempt spared;        // by the StartService in hand or last answered
   bool up() const { return standing == Standing::kReady; }
   // When it stays after all, if it still answers.

@@ -316,7 +316,8 @@ struct FinishJob {
 struct FlushAndKeepArena {
   std::vector<NodeId> nodes;
 };
-// End the services, remove the arenas -> ArenaFreed.
+// End the services and what of the job still runs on their machines, remove the arenas
+// -> ArenaFreed.
 struct FreeArena {};
 // For journal and log. No answer.
 struct RecordAttemptEnd {

@@ -149,7 +149,11 @@ void Machine::on(const ServiceAnswered& e) {
   if (node == nullptr) return ignore("there is no such machine");
   if (node->up()) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  if (is_lost(*node)) return ignore("the machine is lost to the attempt in hand");
+  if (is_lost(*node)) {
+    node->back = true;
+    node->ready = std::max(node->ready, e.ready);
+    return because("the machine is lost to the attempt in hand, and taken again after it", false);
+  }
   if (const std::string why = mismatch(rules_.fleet, s_.reference, e.facts); !why.empty()) {
     ++node->failures;
     return left_out(*node, why);
@@ -378,7 +382,9 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
   for (const Node& node : s_.fleet) {
     safe = std::max(safe, node.durable);
     if (node.up()) held = std::max(held, node.ready);
-    if (node.standing == Standing::kPreparing) awaited = std::max(awaited, node.ready);
+    const bool asked = node.standing == Standing::kPreparing ||
+                       (node.standing == Standing::kOut && s_.now >= node.due);
+    if (asked) awaited = std::max(awaited, node.ready);
   }
   for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
   if (safe >= std::max(held, awaited)) return false;
@@ -466,8 +472,11 @@ void Machine::close_gang(const AttemptEnd& end) {
       node.ready = s_.history.finished_step;
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
-      set_due(node, node.listed ? std::max(node.back_at, s_.now) : Time::max());
+      // It may hold steps that the others do not.
+      const Time at = node.back ? s_.now : std::max(node.back_at, s_.now);
+      set_due(node, node.listed ? at : Time::max());
     }
+    node.back = false;
   }
   Node* culprit = node(end.culprit.node);
   if (!failed || alone() || culprit == nullptr || !culprit->up()) return;

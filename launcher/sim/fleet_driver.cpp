@@ -365,6 +365,7 @@ void FleetWorld::perform_free() {
     if (!h.reachable) continue;
     h.ready = -1;
     h.service = false;
+    h.workers.clear();
   }
   schedule(rng_.ms(1, 100), kFreed, 0, true);
 }

@@ -49,7 +49,7 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
     violated("the journal does not know the machines of the attempt");
   for (SimHost& h : hosts_) {
     if (h.told != SimHost::Told::kUp) continue;
-    if (h.ready > safe && h.reachable && h.service && !store_failed_)
+    if (h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service && !store_failed_)
       violated(fmt::format("step {} is lost: {} holds it, and attempt {} begins after {}", h.ready,
                            h.name, attempt, safe));
     if (!h.workers.empty() && h.reachable)
@@ -147,8 +147,7 @@ void FleetWorld::check_flush(const FlushAndKeepArena& effect) {
   std::int64_t asked = -1;
   std::int64_t held = -1;
   for (const SimHost& h : hosts_) {
-    if (h.told == SimHost::Told::kUp && h.id >= 0 && state_.fleet[h.id].up())
-      held = std::max(held, h.ready);
+    if (believed_up(h)) held = std::max(held, h.ready);
   }
   for (const NodeId id : effect.nodes) {
     const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
@@ -162,11 +161,17 @@ void FleetWorld::check_free() {
   for (const SimHost& h : hosts_) {
     if (!h.reachable) continue;
     held = std::max(held, h.ready);
-    if (h.told == SimHost::Told::kUp && !h.workers.empty())
+    if (believed_up(h) && !h.workers.empty())
       violated(fmt::format("the arena of {} is freed under a living gang", h.name));
   }
   if (!stored_ && held > 0 && held > durable_) violated("the arena of an unfinished job is freed");
   if (!stored_ && !cancel_asked_ && held > 0) violated("the arena of an unfinished job is freed");
+}
+
+// It was told so last, and the core has taken it.
+bool FleetWorld::believed_up(const SimHost& h) const {
+  return h.told == SimHost::Told::kUp && h.id >= 0 &&
+         state_.fleet[static_cast<std::size_t>(h.id)].up();
 }
 
 bool FleetWorld::fits(const SimHost& h) const {
@@ -191,6 +196,8 @@ void FleetWorld::check_growth() {
     node.in_gang = works_on(h, state_.history.attempt.value);
     fleet.push_back(std::move(node));
   }
+  // Which of too many it takes is its own affair.
+  if (!plan_.same_slots && static_cast<int>(fleet.size()) > rules_.fleet.max_nodes) return;
   const std::vector<Member> best = choose(rules_.fleet, fleet, {});
   if (!best.empty() &&
       longest_share(rules_.fleet, best) < longest_share(rules_.fleet, state_.members))
@@ -200,15 +207,17 @@ void FleetWorld::check_growth() {
 
 void FleetWorld::check_shortage(const std::string& line) {
   ++sights_.too_few;
-  int enough = 0;
+  std::map<std::string, int> alike;  // until the job has run, it is open what it runs on
   int away = 0;
   int named = 0;
   for (const SimHost& h : hosts_) {
-    enough += fits(h);
+    if (fits(h)) ++alike[h.numerics + h.training];
     const bool missing = h.told_listed && h.told != SimHost::Told::kUp;
     away += missing;
     named += missing && line.find(h.name + ":") != std::string::npos;
   }
+  int enough = 0;
+  for (const auto& [kind, count] : alike) enough = std::max(enough, count);
   if (enough >= rules_.fleet.min_nodes && calm_since_ + rules_.fleet.check_timeout < now_)
     violated("stopped for want of machines, and there are enough");
   const bool calm = now_ - calm_since_ > std::chrono::seconds(10);
@@ -221,7 +230,7 @@ void FleetWorld::check_stop(const Stop& stop) {
   sights_.given_up += gave_up;
   if (!asked_to_store_ && interrupts_ < 3) violated("stopped, and nothing is stored or freed");
   for (const SimHost& h : hosts_) {
-    if (h.told == SimHost::Told::kUp && h.reachable && !h.workers.empty() && !gave_up)
+    if (believed_up(h) && h.reachable && !h.workers.empty() && !gave_up)
       violated(fmt::format("the job stopped and attempt {} goes on on {}", h.workers[0], h.name));
   }
   switch (stop.state) {

@@ -202,6 +202,7 @@ class FleetWorld : public Life {
   void check_growth();
   void check_stop(const supervisor::Stop& stop);
   void check_shortage(const std::string& line);
+  [[nodiscard]] bool believed_up(const SimHost& host) const;
   [[nodiscard]] bool fits(const SimHost& host) const;  // the job could run on it, for all it knows
   [[nodiscard]] std::string check_finally() override;
 
