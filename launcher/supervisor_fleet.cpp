@@ -387,6 +387,7 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
     if (asked) awaited = std::max(awaited, node.ready);
   }
   for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
+  s_.restored = safe;
   if (safe >= std::max(held, awaited)) return false;
   if (safe >= held) {
     assemble();
@@ -465,11 +466,16 @@ void Machine::close_gang(const AttemptEnd& end) {
   s_.history.gang.clear();
   const bool failed =
       !end.injected && (end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung);
+  // What others have finished before its members need not have restored.
+  const Step held = end.outcome == Outcome::kDone ? s_.history.finished_step
+                    : s_.stage >= Stage::kStepping && !s_.leftover
+                        ? std::max(s_.attempt_step, s_.restored)
+                        : s_.attempt_step;
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
     if (node.up()) {
-      node.ready = s_.history.finished_step;
+      node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
       // It may hold steps that the others do not.

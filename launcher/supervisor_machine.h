@@ -65,6 +65,7 @@ class Machine {
 
   // Says whether an event is of the attempt in hand; if not, ignores it.
   [[nodiscard]] bool is_current(Attempt attempt);
+  [[nodiscard]] bool is_of_leftover(Attempt attempt) const;
   [[nodiscard]] bool gang_may_run() const {
     return s_.doing == Doing::kRunning || s_.doing == Doing::kDraining ||
            s_.doing == Doing::kCollecting || s_.doing == Doing::kEnding;

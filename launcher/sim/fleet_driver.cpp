@@ -147,7 +147,7 @@ void FleetWorld::deliver(const Item& item) {
     }
     case kNoticeTold: {
       SimHost& h = host(item.number);
-      if (h.id < 0 || !h.reachable) return;
+      if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
       h.announced = true;
       h.announced_boot = h.boot;
       if (FleetGang* g = gang(state_.history.attempt.value);
@@ -155,7 +155,7 @@ void FleetWorld::deliver(const Item& item) {
         g->lost = true;
       NoticeReceived notice{std::nullopt, h.id};
       if (h.leaves != Time::max()) notice.leaves = h.leaves;
-      h.leaves = (h.leaves == Time::max() ? clock() + kUsualNotice : h.leaves) + kOutlivedNotice;
+      h.until = (h.leaves == Time::max() ? clock() + kUsualNotice : h.leaves) + kOutlivedNotice;
       return feed({clock(), notice});
     }
     default:
@@ -248,7 +248,7 @@ void FleetWorld::perform_start(const StartService& effect) {
   const std::int64_t code = h.ask * kHosts + index_of(h);
   // It may take too long for the gang on it.
   const std::int64_t attempt = state_.history.attempt.value;
-  if (FleetGang* g = gang(attempt); g != nullptr && works_on(h, attempt)) g->lost = true;
+  if (FleetGang* g = gang(attempt); g != nullptr && state_.fleet[h.id].in_gang) g->lost = true;
   if (h.starts_fail > 0) {
     --h.starts_fail;
     return schedule(rng_.ms(10, 3000), kStartFailed, code, true);
@@ -280,6 +280,8 @@ void FleetWorld::answered(std::int64_t code) {
   if (h.ask != code / kHosts) return;
   h.answer.node = h.id;
   if (h.boot != h.announced_boot) h.announced = false;
+  if (h.boot == h.goes_boot && !h.announced)
+    schedule(rng_.ms(0, 500), kNoticeTold, index_of(h), true);
   calm_since_ = now_;
   sights_.returns += h.told == SimHost::Told::kLost;
   tell(h, SimHost::Told::kUp, {clock(), h.answer});
@@ -306,6 +308,7 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
     const bool can = h.reachable && h.service;
     launch_failed_ = launch_failed_ || !can;
     g.lost = g.lost || !can;
+    g.boots.push_back(h.boot);
     // A launch that fails may have reached some.
     if (can && (!launch_failed_ || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
   }

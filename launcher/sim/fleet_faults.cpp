@@ -69,6 +69,7 @@ void FleetWorld::notice(SimHost& host, bool goes, bool names_time) {
   ++sights_.notices;
   const Duration left = rng_.ms(1000, 60'000);
   const Duration off = rng_.chance(3) ? rng_.ms(-1000, 20'000) : Duration::zero();
+  host.goes_boot = host.boot;
   host.leaves = names_time ? clock() + left : Time::max();
   if (alive_) schedule(rng_.ms(0, 500), kNoticeTold, index_of(host), true);
   if (goes) schedule(left + off, kGone, index_of(host));

@@ -42,6 +42,8 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
     check_member(h, attempt, member.workers);
     workers += member.workers;
     safe = std::max(safe, h.ready);
+    // It cannot be known yet that this launch will fail.
+    if (!h.reachable || !h.service) safe = finished_;
   }
   sights_.most_workers = std::max(sights_.most_workers, workers);
   if (workers > fleet.micro_batches) violated("more workers than micro-batches");
@@ -67,7 +69,7 @@ void FleetWorld::check_member(SimHost& h, Attempt attempt, int workers) {
         fmt::format("attempt {} is launched on {}, which is known to be away", attempt, h.name));
   if (!h.told_listed)
     violated(fmt::format("attempt {} is launched on {}, which is not listed", attempt, h.name));
-  if (h.announced && clock() < h.leaves)
+  if (h.announced && clock() < h.until)
     violated(fmt::format("attempt {} is launched on {}, which goes", attempt, h.name));
   if (!h.workers.empty())
     violated(fmt::format("attempt {} is launched on {} while attempt {} lives there", attempt,
@@ -79,11 +81,13 @@ void FleetWorld::check_member(SimHost& h, Attempt attempt, int workers) {
   if (facts.training_hash != training_) violated(h.name + " has other data");
 }
 
-// One of its machines was told to be away.
+// One of its machines was told to be away, or was restarted.
 bool FleetWorld::missed(const FleetGang& g) {
-  return std::any_of(g.members.begin(), g.members.end(), [&](const Member& member) {
-    return host(member.node).told != SimHost::Told::kUp;
-  });
+  for (std::size_t i = 0; i < g.members.size(); ++i) {
+    const SimHost& h = host(g.members[i].node);
+    if (h.told != SimHost::Told::kUp || h.boot != g.boots[i]) return true;
+  }
+  return false;
 }
 
 // How a recorded end must read, by what the doubles did.
@@ -177,7 +181,7 @@ bool FleetWorld::believed_up(const SimHost& h) const {
 bool FleetWorld::fits(const SimHost& h) const {
   const bool struck = h.id >= 0 && state_.fleet[static_cast<std::size_t>(h.id)].strikes.size() > 1;
   return h.reachable && h.service && h.told == SimHost::Told::kUp && h.told_listed &&
-         clock() >= h.leaves + rules_.fleet.check_timeout && !struck &&
+         clock() >= h.until + rules_.fleet.check_timeout && !struck &&
          (numerics_.empty() || h.numerics == numerics_) &&
          (training_.empty() || h.training == training_);
 }

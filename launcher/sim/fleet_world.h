@@ -62,11 +62,14 @@ struct SimHost {
   bool announced = false;
   int announced_boot = 0;
   Time leaves{};
+  Time until{};       // the supervisor believes it for so long
+  int goes_boot = 0;  // which of its lives a notice is about
 };
 
 struct FleetGang {
   Attempt attempt;
   std::vector<supervisor::Member> members;  // .node: index of the host
+  std::vector<int> boots;                   // of their machines at the launch
   bool mpirun = true;
   bool own_child = true;
   bool hung = false;
