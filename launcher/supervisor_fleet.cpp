@@ -474,9 +474,10 @@ void Machine::close_gang(const AttemptEnd& end) {
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
-    if (node.up() && s_.leftover) {
+    if (node.up() && s_.leftover && !alone()) {
       // It has answered before its last steps, or after a restart: only itself knows what it holds.
       take_out(node, "is asked what it holds", Duration::zero());
+      set_due(node, s_.now);  // also where the list does not name it any more
       node.tried = false;
       node.ready = s_.history.finished_step;
     } else if (node.up()) {

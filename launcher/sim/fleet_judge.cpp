@@ -206,42 +206,7 @@ void FleetWorld::check_growth() {
   const std::vector<Member> best = choose(rules_.fleet, fleet, {});
   if (!best.empty() &&
       longest_share(rules_.fleet, best) < longest_share(rules_.fleet, state_.members))
-    violated(
-        fmt::format("{} workers on {} of {} machines ({} up), and {} on {} are to be had since "
-                    "long, at most {} ",
-                    workers_of(state_.members), state_.members.size(), state_.fleet.size(),
-                    std::count_if(state_.fleet.begin(), state_.fleet.end(),
-                                  [](const Node& n) { return usable(n); }),
-                    workers_of(best), best.size(), rules_.fleet.max_nodes));
-}
-
-void FleetWorld::check_shortage(const std::string& line) {
-  ++sights_.too_few;
-  std::map<std::string, int> alike;  // until the job has run, it is open what it runs on
-  int away = 0;
-  int named = 0;
-  for (const SimHost& h : hosts_) {
-    if (fits(h)) ++alike[h.numerics + h.training];
-    const bool missing = h.told_listed && h.told != SimHost::Told::kUp;
-    away += missing;
-    named += missing && line.find(h.name + ":") != std::string::npos;
-  }
-  int enough = 0;
-  for (const auto& [kind, count] : alike) enough = std::max(enough, count);
-  if (enough >= rules_.fleet.min_nodes && calm_since_ + rules_.fleet.check_timeout < now_)
-    violated("stopped for want of machines, and there are enough");
-  const bool calm = now_ - calm_since_ > std::chrono::seconds(10);
-  if (away > 0 && named == 0 && calm) violated("it does not say for whom it waited: " + line);
-}
-
-void FleetWorld::check_stop(const Stop& stop) {
-  check_books();
-  const bool gave_up = state_.history.attempt_open;
-  sights_.given_up += gave_up;
-  if (!asked_to_store_ && interrupts_ < 3) violated("stopped, and nothing is stored or freed");
-  for (const SimHost& h : hosts_) {
-    if (believed_up(h) && h.reachable && !h.workers.empty() && !gave_up)
-      violated(fmt::format("{} workers, and {} are to be had since long", workers_of(state_.members),
+    violated(fmt::format("{} workers, and {} are to be had since long", workers_of(state_.members),
                          workers_of(best)));
 }
 
