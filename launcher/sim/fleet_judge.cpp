@@ -51,7 +51,9 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
     violated("the journal does not know the machines of the attempt");
   for (SimHost& h : hosts_) {
     if (h.told != SimHost::Told::kUp) continue;
-    if (h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service && !store_failed_)
+    const bool given_up = h.in_hand && clock() - h.asked >= fleet.check_timeout;
+    if (!given_up && h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service &&
+        !store_failed_)
       violated(fmt::format("step {} is lost: {} holds it, and attempt {} begins after {}", h.ready,
                            h.name, attempt, safe));
     if (!h.workers.empty() && h.reachable)
