@@ -166,7 +166,8 @@ void FleetWorld::check_free() {
   std::int64_t held = -1;
   for (const SimHost& h : hosts_) {
     if (!h.reachable) continue;
-    held = std::max(held, h.ready);
+    // A cancelled job does not wait for what it cannot see.
+    if (!cancel_asked_ || believed_up(h)) held = std::max(held, h.ready);
     if (believed_up(h) && !h.workers.empty())
       violated(fmt::format("the arena of {} is freed under a living gang", h.name));
   }
