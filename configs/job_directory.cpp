@@ -101,6 +101,10 @@ std::filesystem::path JobDirectory::checkpoints(const config::Job& job) const {
   return (root / url->folder / job.name()).lexically_normal();
 }
 
+Result<std::string> JobDirectory::existing_job_id(const std::string& name) const {
+  return read_id(root / "job.json", name);
+}
+
 Result<std::string> JobDirectory::job_id(const std::string& name) const {
   const std::filesystem::path file = root / "job.json";
   Result<std::string> found = read_id(file, name);

@@ -41,6 +41,8 @@ struct JobDirectory {
   // Reads the id from job.json, or makes the folder, an id and the file. Safe when several
   // processes do it at once: all get the same id.
   [[nodiscard]] Result<std::string> job_id(const std::string& name) const;
+  // The same, but makes nothing. kNotFound: no job has been here.
+  [[nodiscard]] Result<std::string> existing_job_id(const std::string& name) const;
 };
 
 }  // namespace surefoot
