@@ -44,6 +44,11 @@ struct ServiceSettings {
   // Finished steps, in order, while no supervisor watches; steps may come again after the service
   // was killed. May be empty.
   std::function<void(const std::vector<StepRecord>&)> metrics;
+  // What is run with --describe when the supervisor wants to know whether this node will do: the
+  // worker's program, and its arguments before that. None: not described.
+  std::vector<std::string> describe;
+  // Looked at now and then, on a thread of its own: whether it is this job's. Empty: it is not.
+  std::filesystem::path job_directory;
   int signals = -1;  // a signalfd with SIGTERM, SIGINT and SIGHUP, all blocked: drain; one of the
                      // first two again, for the same gang: end. -1: none
   // For the supervisor's side: an address of this machine in numbers, with " FIRST-LAST" after it

@@ -1,6 +1,7 @@
 // The parts of a running service. Internal to checkpoint/service*.cpp.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 
@@ -81,9 +82,13 @@ class ServiceImpl final : public Service {
   };
 
   // service.cpp: messages and the loop
-  void look_for_keys();
+  void look_at_job_directory();
   void take_keys(const Result<ServiceKeys>& keys);
   Status listen_remotely(const ServiceKeys& keys);
+  [[nodiscard]] std::array<WorkThread*, 6> threads() {
+    return {&gang_thread_,   &store_thread_, &keys_thread_,
+            &launch_thread_, &log_thread_,   &check_thread_};
+  }
   void receive();
   void take(const Frames& message);
   void dispatch(const Peer& peer, const service::Request& request);
@@ -123,6 +128,10 @@ class ServiceImpl final : public Service {
   void use(std::shared_ptr<Arena> arena);
   [[nodiscard]] bool workers_alive() const;
   [[nodiscard]] bool gang_is_past_restore() const;
+
+  // service_check.cpp
+  void check(const Peer& peer, const service::Check& request);
+  void read_log(const Peer& peer, const service::ReadLog& request);
 
   // service_launch.cpp
   void ask(const Peer& peer, const service::Ask& ask);
@@ -245,6 +254,7 @@ class ServiceImpl final : public Service {
   std::vector<Ending> endings_;
   LaunchBook launches_;
   Attempt newest_hello_;  // that has come, answered or not
+  bool shares_directory_ = false;
 
   std::uint64_t records_from_ = 0;
   std::map<std::string, std::int64_t, std::less<>> refused_;  // messages, by kind
@@ -262,6 +272,8 @@ class ServiceImpl final : public Service {
   WorkThread store_thread_;
   WorkThread keys_thread_;    // the job directory may lie on a network disk that hangs
   WorkThread launch_thread_;  // ... and so may folders of logs
+  WorkThread log_thread_;     // ... and logs
+  WorkThread check_thread_;   // store and connections
 };
 
 }  // namespace surefoot

@@ -116,6 +116,11 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
   settings.job = job;
   settings.arena_folder = arena_folder(job.checkpoint().arena(), settings.job_id);
   settings.final_folder = directory.final_model();
+  settings.job_directory = directory.root;
+  settings.describe = {(std::filesystem::path(program_directory()) / "surefoot-worker").string(),
+                       loaded.file, "--dir", directory.root.string()};
+  for (const std::string& set : options.sets)
+    settings.describe.insert(settings.describe.end(), {"--set", set});
   settings.history_file = directory.service_history() / (host_name() + ".json");
   settings.supervised = options.supervised;
   if (auto listen = read_file(node_listen(settings.arena_folder)); listen)
