@@ -12,6 +12,7 @@
 #include "configs/job.h"
 #include "configs/job_directory.h"
 #include "launcher/metrics/metrics.h"
+#include "launcher/notice/watchers.h"
 
 namespace surefoot {
 namespace {
@@ -145,6 +146,9 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
 
 int serve(ServiceSettings settings, bool tell) {
   settings.signals = block_signals();
+  // Outlives the service, which asks it. Its threads start when this is the service of the job.
+  std::unique_ptr<notice::Watchers> watchers;
+  if (!settings.notices) settings.notices = [&watchers](bool safe) { return watchers->look(safe); };
   const std::string job = settings.job.name();
   const std::string id = settings.job_id;
   auto service = Service::start(settings);
@@ -159,6 +163,12 @@ int serve(ServiceSettings settings, bool tell) {
     spdlog::error("{}", service.error().message);
     return kExitMachine;
   }
+  auto started = notice::Watchers::start(settings.job.recovery(), host_name());
+  if (!started) {
+    spdlog::error("{}", started.error().message);
+    return kExitJobFile;
+  }
+  watchers = std::move(*started);
   if (tell) tell_endpoint((*service)->endpoint());
   spdlog::info("serving job {} ({}), process {}", job, id, ::getpid());
   spdlog::info("ended: {}", (*service)->run());
