@@ -45,6 +45,11 @@ bool await(std::atomic<std::uint32_t>& changes, Time deadline, const Predicate& 
   }
 }
 
+void raise_to(std::atomic<std::int64_t>& word, std::int64_t value) {
+  std::int64_t last = word.load();
+  while (last < value && !word.compare_exchange_weak(last, value)) continue;
+}
+
 SlotState state_of(std::uint64_t word) {
   const std::uint64_t state = word & kStateMask;
   return state == kPreparing ? SlotState::kWriting : static_cast<SlotState>(state);
@@ -368,10 +373,13 @@ std::vector<StepRecord> MappedArena::read(std::uint64_t& from) const {
 
 void MappedArena::close_to_earlier(Attempt attempt) {
   control().gang_attempt.store(attempt.value);
-  std::int64_t last = control().last_attempt.load();
-  while (last < attempt.value &&
-         !control().last_attempt.compare_exchange_weak(last, attempt.value)) {
-  }
+  raise_to(control().last_attempt, attempt.value);
+}
+void MappedArena::end_below(Attempt attempt) {
+  raise_to(control().ended_below, attempt.value);
+}
+bool MappedArena::has_ended(Attempt attempt) const {
+  return attempt.value < control().ended_below.load();
 }
 
 void MappedArena::push_unreported() {

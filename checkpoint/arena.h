@@ -7,6 +7,7 @@
 //   service.lock  flock held by the running service
 //   gang.lock     flock held by local rank 0 of the running gang
 //   service.sock  ZeroMQ ipc endpoint of the service
+//   launched      what was launched here for the supervisor: launch_book.h
 //   attempt-N/    Open MPI's backing files of that attempt
 // The byte layout stands in docs/formats-arena.md. It outlives workers and service; only a reboot,
 // or its owner, removes it.
@@ -83,6 +84,8 @@ struct alignas(64) RankLine {
   std::atomic<std::int64_t> changed_ns{0};  // monotonic time of the last change of phase or step
   std::atomic<std::int32_t> exit_code{-1};  // set before leaving on purpose
   char reason[236] = {};                    // why, one line; set before exit_code
+  // Of the last step: in its own forward, backward and update, not waiting for others. Nanoseconds.
+  std::atomic<std::int64_t> busy_ns{0};
 };
 
 struct ArenaSpec {
@@ -188,6 +191,10 @@ class Arena {
   // From now on nobody of an earlier attempt can register any more. First step of a hello;
   // end_earlier_writers and set_gang follow.
   virtual void close_to_earlier(Attempt attempt) = 0;
+  // Nobody of an attempt below this one can register any more, also not the gang that runs, and
+  // also when it is set anew. The highest ever said counts.
+  virtual void end_below(Attempt attempt) = 0;
+  [[nodiscard]] virtual bool has_ended(Attempt attempt) const = 0;
   virtual void set_gang(const Gang& gang) = 0;  // clears all rank lines and requests, pushes the
                                                 // prepared records that were not
   [[nodiscard]] virtual Gang gang() const = 0;  // local_size is within 0..kMaxLocalRanks
@@ -217,7 +224,7 @@ class Arena {
 };
 
 // Registers the calling process as the writer of `local_rank`: before it writes to any slot.
-// kStale: a newer attempt has begun on this node, leave.
+// kStale: a newer attempt has begun on this node, or this one was ended: leave.
 Status register_writer(Arena& arena, Attempt attempt, int local_rank, int rank);
 // Safe reads of a line that another process may be writing.
 [[nodiscard]] ProcessId registered_process(const RankLine& line);

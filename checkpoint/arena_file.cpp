@@ -206,6 +206,8 @@ Status register_writer(Arena& arena, Attempt attempt, int local_rank, int rank) 
   // then.
   std::atomic_ref<std::int32_t>(line.process.pid).store(self.pid, std::memory_order_seq_cst);
   const std::int64_t current = arena.gang().attempt;
+  if (arena.has_ended(attempt))
+    return error(Code::kStale, "attempt {} was ended on this node", attempt);
   if (current == attempt.value) return {};
   return error(Code::kStale, "attempt {} has taken over this node, this is attempt {}", current,
                attempt);

@@ -21,7 +21,7 @@
 namespace surefoot::arena_format {
 
 inline constexpr std::array<char, 8> kMagic = {'S', 'F', 'A', 'R', 'E', 'N', 'A', '\n'};
-inline constexpr std::uint32_t kArenaVersion = 1;
+inline constexpr std::uint32_t kArenaVersion = 2;
 inline constexpr std::int64_t kPage = 4096;
 
 // Written once; `digest` covers the whole page but itself.
@@ -54,6 +54,7 @@ struct Control {
   std::atomic<std::int64_t> service_heartbeat_ns;
   std::atomic<std::uint64_t> records;  // sequence number of the next record
   std::array<std::atomic<std::uint64_t>, kMaxFaults / 64> faults;
+  std::atomic<std::int64_t> ended_below;  // attempts that may not register
 };
 static_assert(sizeof(Control) <= kPage);
 

@@ -45,6 +45,8 @@ class MappedArena final : public Arena {
   void push(const StepRecord& record) override;
   std::vector<StepRecord> read(std::uint64_t& from) const override;
   void close_to_earlier(Attempt attempt) override;
+  void end_below(Attempt attempt) override;
+  bool has_ended(Attempt attempt) const override;
   void set_gang(const Gang& gang) override;
   Gang gang() const override;
   std::int64_t last_attempt() const override;

@@ -80,6 +80,7 @@ ServiceImpl::ServiceImpl(ServiceSettings settings)
       supervised_(settings_.supervised),
       last_visit_(now()),
       last_supervisor_(now()),
+      launches_(settings_.arena_folder, settings_.job_id),
       throttle_(share_of(settings_.job)) {}
 
 ServiceImpl::~ServiceImpl() = default;
@@ -95,6 +96,7 @@ Status ServiceImpl::open() {
   }
   SUREFOOT_ASSIGN(lock_, FolderLock::take(settings_.arena_folder, "service.lock"));
   open_history();
+  launches_.read();
   open_arena();
   decide_about_interval();
   if (settings_.read_keys) take_keys(settings_.read_keys());
@@ -128,16 +130,16 @@ Status ServiceImpl::listen_remotely(const ServiceKeys& keys) {
 std::string ServiceImpl::run() {
   while (ended_.empty()) {
     std::vector<int> fds = {gang_thread_.event_fd(), store_thread_.event_fd(),
-                            keys_thread_.event_fd()};
+                            keys_thread_.event_fd(), launch_thread_.event_fd()};
     if (settings_.signals >= 0) fds.push_back(settings_.signals);
     const auto readable = sockets_.wait(fds, kPoll);
     if (!readable) return readable.error().message;
     if (settings_.signals >= 0) read_signals();
     sockets_.look_at_strangers();
     receive();
-    for (const auto& outcome : gang_thread_.take()) outcome();
-    for (const auto& outcome : store_thread_.take()) outcome();
-    for (const auto& outcome : keys_thread_.take()) outcome();
+    for (WorkThread* thread : {&gang_thread_, &store_thread_, &keys_thread_, &launch_thread_}) {
+      for (const auto& outcome : thread->take()) outcome();
+    }
     tick();
   }
   write_metrics();
@@ -193,7 +195,8 @@ bool ServiceImpl::too_much_waits(const service::Request& request) const {
   const bool for_store = request.has_finish() || request.shutdown().flush();
   const bool for_gang = request.has_hello() || request.has_restore();
   return (for_store && store_thread_.unfinished() >= kMaxWaiting) ||
-         (for_gang && gang_thread_.unfinished() >= kMaxWaiting);
+         (for_gang && gang_thread_.unfinished() >= kMaxWaiting) ||
+         (request.has_launch() && launch_thread_.unfinished() >= kMaxWaiting);
 }
 
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
@@ -218,17 +221,15 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
       return reply(peer, message);
     }
     case service::Request::kAsk:
-      if (request.ask().drain()) drain_asked_ = true, drain_asked_at_ = last_question_;
-      if (arena_ && request.ask().drain()) arena_->requests().fetch_or(kRequestDrain);
-      if (arena_ && request.ask().checkpoint()) arena_->requests().fetch_or(kRequestCheckpoint);
-      return done(peer);
+      return ask(peer, request.ask());
     case service::Request::kEndGang:
-      return end_gang(peer);
+      return end_gang(peer, request.end_gang());
     case service::Request::kShutdown:
       return shutdown(peer, request.shutdown());
     case service::Request::kNotice:
       return notice(peer, request.notice());
     case service::Request::kLaunch:
+      return launch(peer, request.launch());
     case service::Request::kCheck:
     case service::Request::kReadLog:
       return refuse(peer, "unknown", "this service does not do that");
@@ -315,6 +316,7 @@ void ServiceImpl::look_after_folder() {
       return;
     }
     lock_ = std::move(*lock);
+    (void)launches_.save();
     if (!sockets_.endpoint().empty()) {
       (void)write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
     }
@@ -373,6 +375,7 @@ service::StatusReply ServiceImpl::status(const service::Status& request) {
   add_refused(reply);
   reply.set_endpoint(sockets_.endpoint());
   reply.set_host(host_name());
+  reply.set_boot_id(fmt::format("{:016x}", self_process().boot));
   reply.set_node_index(memory_.hello().node_index());
   reply.set_node_count(std::max(1, memory_.hello().node_count()));
   reply.set_finished(finished_.has_value());
@@ -422,6 +425,7 @@ void ServiceImpl::add_ranks(service::StatusReply& reply) const {
     if (rank.exit_code() >= 0) rank.set_reason(as_utf8(reason_of(line)));
     rank.set_attempt(line.attempt.load());
     rank.set_local_rank(local_rank);
+    rank.set_busy_seconds(std::max(0.0, static_cast<double>(line.busy_ns.load()) * 1e-9));
   }
 }
 

@@ -116,7 +116,7 @@ LifeDecision decide_life(const LifeFacts& facts) {
       return {LifeAction::kAskDrain, "no supervisor has been heard for supervisor_timeout"};
     return {LifeAction::kGoOn, "workers are at work"};
   }
-  if (facts.finished && !facts.supervised)
+  if (facts.finished && !facts.supervised && !facts.launched)
     return {LifeAction::kFree, "the job is done and its workers are gone"};
   const bool may_flush = facts.unflushed && facts.now >= facts.flush_not_before;
   const bool expired = facts.now - facts.last_visit >= facts.arena_ttl;
@@ -125,6 +125,7 @@ LifeDecision decide_life(const LifeFacts& facts) {
       return {LifeAction::kFlush, "nobody is at work and the newest step is not in the store"};
     return {LifeAction::kGoOn, "the store failed a moment ago: the memory stays"};
   }
+  if (facts.launched) return {LifeAction::kGoOn, "what was launched here runs"};
   if (expired) return {LifeAction::kFree, "nobody has come for arena_ttl"};
   return {LifeAction::kGoOn, "somebody may come back"};
 }

@@ -101,6 +101,7 @@ struct HelloDecision {
 struct LifeFacts {
   Time now;
   bool workers = false;        // a registered worker lives
+  bool launched = false;       // something that was launched for the supervisor runs
   bool gang_expected = false;  // a hello was answered a moment ago: workers will come
   bool supervised = false;
   bool finished = false;      // the last step is stored and exported

@@ -1,6 +1,4 @@
-// What a service does for a gang: hello, restore, its end.
-#include <signal.h>
-
+// What a service does for a gang: hello, restore. Its launch and end: service_launch.cpp.
 #include <algorithm>
 #include <array>
 
@@ -16,9 +14,6 @@ constexpr Duration kRestorePatience = std::chrono::hours(2);
 constexpr Duration kEndPatience = std::chrono::seconds(10);
 constexpr Duration kGangPatience =
     std::chrono::seconds(60);  // from hello to the first worker's line
-
-// Arbitrary; a damaged number must not make all later ones stale.
-constexpr std::int64_t kMaxAttempt = 1'000'000'000;
 
 std::vector<std::string> lines_of(const service::Hello& hello) {
   return {hello.training_lines().begin(), hello.training_lines().end()};
@@ -140,6 +135,7 @@ void ServiceImpl::use(std::shared_ptr<Arena> arena) {
   records_from_ = meter_from_ = 0;
   meter_.pause();
   arena_->set_service(self_process());
+  arena_->end_below(launches_.ended_below());
 }
 
 bool ServiceImpl::workers_alive() const {
@@ -171,6 +167,9 @@ void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
                   fmt::format("attempt {} is older than attempt {}, which has run on this node",
                               hello.attempt(), last));
   }
+  const Attempt ended = launches_.ended_below();
+  if (hello.attempt() != 0 && hello.attempt() < ended.value)
+    return refuse(peer, "stale", fmt::format("attempt {} was ended on this node", hello.attempt()));
   if (hello.encryption() != settings_.job.checkpoint().encryption().SerializeAsString()) {
     ended_ = "checkpoint.encryption has changed in the job file; the snapshots stay";
     return reply(peer, error(Code::kRestart,
@@ -180,10 +179,11 @@ void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
   // The gang that asked for a restore is gone when another one comes.
   if (hello.attempt() == 0 || hello.attempt() > last) gang_thread_.interrupt();
   const Time came = now();
+  newest_hello_ = std::max(newest_hello_, Attempt{hello.attempt()});
   gang_expected_until_ = came + kGangPatience;
-  gang_thread_.start([this, peer, hello, came, arena = arena_, memory = memory_,
+  gang_thread_.start([this, peer, hello, came, ended, arena = arena_, memory = memory_,
                       damaged = arena_damaged_]() -> WorkThread::Outcome {
-    Welcome result = welcome(hello, arena, memory, damaged);
+    Welcome result = welcome(hello, ended, arena, memory, damaged);
     return [this, peer, hello, came, result = std::move(result)]() mutable {
       welcomed(peer, hello, came, std::move(result));
     };
@@ -191,8 +191,9 @@ void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
 }
 
 // On the gang thread: touches nothing of this object but gang_store_, gang_thread_ and settings_.
-ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shared_ptr<Arena> arena,
-                                          service::Memory memory, bool damaged) {
+ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, Attempt ended,
+                                          std::shared_ptr<Arena> arena, service::Memory memory,
+                                          bool damaged) {
   Welcome result;
   const auto work = [&]() -> Status {
     auto layout = StateLayout::from_json(hello.layout());
@@ -200,6 +201,7 @@ ServiceImpl::Welcome ServiceImpl::welcome(const service::Hello& hello, std::shar
     result.layout = std::move(*layout);
     SUREFOOT_ASSIGN(const HelloFacts::Gang gang, facts_of(hello, result.layout));
     HelloFacts facts{gang, facts_of(arena.get(), damaged, memory), {}};
+    facts.memory.last_attempt = std::max(facts.memory.last_attempt, Attempt{ended.value - 1});
     SUREFOOT_TRY(look_for(facts, Step{std::max(hello.known_step(), memory.known_step())}, result));
     SUREFOOT_ASSIGN(const HelloDecision decision, decide_hello(facts));
     for (const std::string& change : decision.changed_keys)
@@ -304,10 +306,10 @@ void ServiceImpl::remember(const HelloDecision& decision, const service::Hello& 
 
 // A gang that comes after a drain was not meant by it. What was said while its hello was in hand
 // is.
-void ServiceImpl::forget_requests_before(Time hello) {
+void ServiceImpl::forget_requests_before(Time hello, Attempt attempt) {
   if (departure_ && departure_->since < hello) departure_.reset();
   if (!departure_) signals_seen_ = 0;
-  drain_asked_ = departure_ || drain_asked_at_ >= hello;
+  drain_asked_ = departure_ || drain_asked_at_ >= hello || drain_asked_for_ == attempt;
   flush_wanted_ = departure_ && (departure_->everyone || memory_.hello().node_count() <= 1);
   throttle_.set_free(urgent_ > 0 || departure_);
 }
@@ -330,7 +332,9 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Time c
   if (!welcome.warning.empty())
     spdlog::warn("training goes on without the store for now: {}", welcome.warning);
   if (hello.has_supervised()) supervised_ = hello.supervised();
-  if (!again) forget_requests_before(came);
+  const Attempt attempt{welcome.reply.attempt()};
+  newest_hello_ = std::max(newest_hello_, attempt);
+  if (!again) forget_requests_before(came, attempt);
   // The arena forgot it with the gang before.
   if (drain_asked_) arena_->requests().fetch_or(kRequestDrain);
   note_arena(welcome.made);
@@ -341,11 +345,15 @@ void ServiceImpl::welcomed(const Peer& peer, const service::Hello& hello, Time c
     store_seen_ = true;
     note_view(*welcome.store);
   }
+  if (attempt < launches_.ended_below()) {
+    gang_expected_until_ = {};
+    return refuse(peer, "stale", fmt::format("attempt {} was ended on this node", attempt));
+  }
   // Bits of the new gang, before it can look at them.
   look_at_slots();
   decide_about_checkpoint();
-  spdlog::info("attempt {}: {} workers here, node {} of {}, {} copies to start from",
-               welcome.reply.attempt(), hello.local_size(), hello.node_index(), hello.node_count(),
+  spdlog::info("attempt {}: {} workers here, node {} of {}, {} copies to start from", attempt,
+               hello.local_size(), hello.node_index(), hello.node_count(),
                welcome.reply.candidates_size());
   service::Reply message;
   *message.mutable_hello() = std::move(welcome.reply);
@@ -436,33 +444,6 @@ Result<StoreSide::Filled> ServiceImpl::bring(const Candidate& candidate, int par
   control.deadline = now() + kRestorePatience;
   control.stop = [this] { return gang_thread_.stopping(); };
   return gang_store_.fill(candidate, part, of, arena, control);
-}
-
-// ---- the end of a gang ----
-
-void ServiceImpl::end_gang(const Peer& peer) {
-  gang_thread_.interrupt();
-  gang_expected_until_ = {};
-  Ending ending{peer, {}, now() + kEndPatience};
-  for (int rank = 0; arena_ && rank < kMaxLocalRanks; ++rank) {
-    const ProcessId process = registered_process(arena_->line(rank));
-    if (process.pid <= 1 || process.pid == ::getpid()) continue;
-    if (send_signal(process, SIGKILL)) ending.processes.push_back(process);
-  }
-  endings_.push_back(std::move(ending));
-  look_at_endings();
-}
-
-// Waited for here, tick by tick, so that status is answered while the kernel tears them down.
-void ServiceImpl::look_at_endings() {
-  std::erase_if(endings_, [this](Ending& ending) {
-    std::erase_if(ending.processes, [](const ProcessId& process) { return !is_alive(process); });
-    if (ending.processes.empty()) return done(ending.peer), true;
-    if (now() < ending.deadline) return false;
-    reply(ending.peer, error(Code::kRestart, "{} workers do not end after SIGKILL, first {}",
-                             ending.processes.size(), ending.processes.front().pid));
-    return true;
-  });
 }
 
 }  // namespace surefoot

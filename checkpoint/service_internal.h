@@ -6,6 +6,7 @@
 
 #include "checkpoint/deadline.h"
 #include "checkpoint/interval.h"
+#include "checkpoint/launch_book.h"
 #include "checkpoint/service.h"
 #include "checkpoint/service.pb.h"
 #include "checkpoint/service_core.h"
@@ -59,7 +60,7 @@ class ServiceImpl final : public Service {
   };
   struct Ending {
     Peer peer;
-    std::vector<ProcessId> processes;
+    Attempt below;
     Time deadline;
   };
   // What hello brings about, worked out on the gang thread.
@@ -104,8 +105,8 @@ class ServiceImpl final : public Service {
 
   // service_gang.cpp
   void hello(const Peer& peer, const service::Hello& hello);
-  Welcome welcome(const service::Hello& hello, std::shared_ptr<Arena> arena, service::Memory memory,
-                  bool damaged);
+  Welcome welcome(const service::Hello& hello, Attempt ended, std::shared_ptr<Arena> arena,
+                  service::Memory memory, bool damaged);
   Status look_for(HelloFacts& facts, Step known, Welcome& result);
   Status make_ready(const HelloDecision& decision, const HelloFacts::Gang& gang,
                     const service::Hello& hello, const service::Memory& memory,
@@ -113,17 +114,23 @@ class ServiceImpl final : public Service {
   void remember(const HelloDecision& decision, const service::Hello& hello, bool damaged,
                 const service::Memory& memory, Welcome& result);
   void welcomed(const Peer& peer, const service::Hello& hello, Time came, Welcome welcome);
-  void forget_requests_before(Time hello);
+  void forget_requests_before(Time hello, Attempt attempt);
   void restore(const Peer& peer, const service::Restore& request);
   void restored(const Peer& peer, const service::Restore& request, const Candidate& candidate,
                 const Result<StoreSide::Filled>& filled, double took);
   Result<StoreSide::Filled> bring(const Candidate& candidate, int part, int of, Arena& arena);
-  void end_gang(const Peer& peer);
-  void look_at_endings();
   void open_arena();
   void use(std::shared_ptr<Arena> arena);
   [[nodiscard]] bool workers_alive() const;
   [[nodiscard]] bool gang_is_past_restore() const;
+
+  // service_launch.cpp
+  void ask(const Peer& peer, const service::Ask& ask);
+  void launch(const Peer& peer, const service::Launch& request);
+  void end_gang(const Peer& peer, const service::EndGang& request);
+  void look_at_endings();
+  [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
+  [[nodiscard]] Attempt newest_attempt() const;
 
   // service_when.cpp
   void read_step_times();
@@ -225,7 +232,8 @@ class ServiceImpl final : public Service {
 
   bool supervised_;
   bool drain_asked_ = false;
-  Time drain_asked_at_{};  // by a message
+  Time drain_asked_at_{};      // by a message
+  Attempt drain_asked_for_{};  // ... that names a gang, which may still come
   bool flush_wanted_ = false;
   int signals_seen_ = 0;
   int flush_failures_ = 0;
@@ -235,6 +243,8 @@ class ServiceImpl final : public Service {
   Time last_supervisor_;
   Time gang_expected_until_{};
   std::vector<Ending> endings_;
+  LaunchBook launches_;
+  Attempt newest_hello_;  // that has come, answered or not
 
   std::uint64_t records_from_ = 0;
   std::map<std::string, std::int64_t, std::less<>> refused_;  // messages, by kind
@@ -250,7 +260,8 @@ class ServiceImpl final : public Service {
   // Last, so that they end first: their work uses what stands above.
   WorkThread gang_thread_;
   WorkThread store_thread_;
-  WorkThread keys_thread_;  // the job directory may lie on a network disk that hangs
+  WorkThread keys_thread_;    // the job directory may lie on a network disk that hangs
+  WorkThread launch_thread_;  // ... and so may folders of logs
 };
 
 }  // namespace surefoot

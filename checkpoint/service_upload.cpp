@@ -281,7 +281,7 @@ void ServiceImpl::shutdown(const Peer& peer, const service::Shutdown& request) {
   const bool end = remove || !request.flush();
   const auto leave = [this, peer, remove, end](const Status& flushed) {
     if (!flushed) return reply(peer, flushed.error());
-    if (remove && workers_alive())
+    if (remove && (workers_alive() || launches_.anything_runs()))
       return reply(peer, error(Code::kRetry, "workers are at work: end them first"));
     done(peer);
     if (!end) return;
@@ -319,9 +319,12 @@ void ServiceImpl::decide_about_life() {
     last_visit_ = now();
     gang_expected_until_ = {};
   }
+  const bool launched = launches_.anything_runs();
+  if (launched) last_visit_ = now();
   if (!gang_thread_.idle() || !store_thread_.idle() || !endings_.empty()) return;
   LifeFacts facts = life_facts();
   facts.workers = at_work;
+  facts.launched = launched;
   const LifeDecision decision = decide_life(facts);
   switch (decision.action) {
     case LifeAction::kGoOn:
@@ -329,7 +332,7 @@ void ServiceImpl::decide_about_life() {
     case LifeAction::kAskDrain:
       spdlog::warn("asking the workers to leave: {}", decision.reason);
       drain_asked_ = flush_wanted_ = true;
-      arena_->requests().fetch_or(kRequestDrain);
+      if (arena_) arena_->requests().fetch_or(kRequestDrain);
       return;
     case LifeAction::kFlush:
       return flush([this](const Status& flushed) { flush_ended(flushed); });

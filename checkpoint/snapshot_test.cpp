@@ -94,6 +94,8 @@ class DyingArena final : public Arena {
   }
   std::vector<StepRecord> read(std::uint64_t& from) const override { return arena_.read(from); }
   void close_to_earlier(Attempt attempt) override { arena_.close_to_earlier(attempt); }
+  void end_below(Attempt attempt) override { arena_.end_below(attempt); }
+  [[nodiscard]] bool has_ended(Attempt attempt) const override { return arena_.has_ended(attempt); }
   void set_gang(const Gang& gang) override { arena_.set_gang(gang); }
   Gang gang() const override { return arena_.gang(); }
   std::int64_t last_attempt() const override { return arena_.last_attempt(); }

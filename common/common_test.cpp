@@ -79,6 +79,52 @@ TEST(Process, DetachedChildHasASessionOfItsOwnAndIsEnded) {
   EXPECT_FALSE(is_alive(*child));
 }
 
+TEST(Process, BeginsOnlyWhenTheCallerHasAgreed) {
+  const auto path = std::filesystem::temp_directory_path() / ("surefoot-gate-" + make_job_id());
+  for (const bool detach : {false, true}) {
+    SpawnOptions options{.argv = {"/bin/sh", "-c", "echo begun"}, .output = path.string()};
+    options.detach = detach;
+    ProcessId seen;
+    options.before = [&](const ProcessId& process) -> Status {
+      seen = process;
+      EXPECT_EQ(::getsid(process.pid), process.pid);
+      std::this_thread::sleep_for(10ms);
+      EXPECT_EQ(*read_file(path), "");
+      return error(Code::kStale, "no");
+    };
+    EXPECT_EQ(spawn(options).error().code, Code::kStale);
+    while (is_alive(seen)) std::this_thread::yield();
+    EXPECT_EQ(*read_file(path), "");
+  }
+  SpawnOptions options{.argv = {"/bin/sh", "-c", "echo begun"}, .output = path.string()};
+  options.before = [](const ProcessId&) { return Status(); };
+  auto child = spawn(options);
+  ASSERT_TRUE(child);
+  while (!poll_exit(*child)) std::this_thread::yield();
+  EXPECT_EQ(*read_file(path), "begun\n");
+  std::filesystem::remove(path);
+}
+
+TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {
+  auto leader = spawn({.argv = {"/bin/sh", "-c", "sleep 60 & exit 0"},
+                       .environment = {"SUREFOOT_X=mine"},
+                       .detach = true});
+  ASSERT_TRUE(leader);
+  for (const Time deadline = now() + 10s; process_of(leader->pid) && now() < deadline;)
+    std::this_thread::yield();
+  const bool reaped = !process_of(leader->pid);
+  std::vector<ProcessId> found;
+  while ((found = session_of(*leader, "SUREFOOT_X=mine")).empty()) std::this_thread::yield();
+  EXPECT_EQ(found.size(), 1u);
+  // Where nobody reaps its number stays its own, and the mark is not needed.
+  EXPECT_EQ(session_of(*leader, "SUREFOOT_X=min").empty(), reaped);
+  ProcessId before_reboot = *leader;
+  before_reboot.boot += 1;
+  EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").empty());
+  ASSERT_TRUE(end_processes(found, now() + 5s));
+  EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").empty());
+}
+
 TEST(Process, ChildInheritsNoDescriptorAndSeesItsEnvironment) {
   const auto path = std::filesystem::temp_directory_path() / ("surefoot-fds-" + make_job_id());
   Fd leak(::dup(1));

@@ -1,5 +1,6 @@
 #include "common/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
@@ -73,16 +75,23 @@ struct Prepared {
   int input;
   int output;
   int errors;
+  int gate;  // -1: none
 };
 
 [[noreturn]] void run_child(const Prepared& prepared, int report) {
   ::setsid();
+  // From now on it is found in its session. A negative number is a pid, a positive one an errno.
+  const int self = -::getpid();
+  if (::write(report, &self, sizeof self) != sizeof self) ::_exit(127);
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &standard, nullptr);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Nothing comes, and the other end is closed: not to be begun.
+  char word = 0;
+  if (prepared.gate >= 0 && ::read(prepared.gate, &word, 1) != 1) ::_exit(127);
   const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 &&
                      ::dup2(prepared.errors, 2) == 2 &&
                      (prepared.directory == nullptr || ::chdir(prepared.directory) == 0);
@@ -96,6 +105,56 @@ struct Prepared {
   const int number = errno;
   [[maybe_unused]] ssize_t put = ::write(report, &number, sizeof number);
   ::_exit(127);
+}
+
+struct Pipe {
+  Fd read_end;
+  Fd write_end;
+};
+
+// Above 3, so that the moves in the child do not overwrite them.
+Result<Pipe> make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    return error(Code::kRetry, "cannot make a pipe: {}", errno_text(errno));
+  Pipe pipe{Fd(::fcntl(fds[0], F_DUPFD_CLOEXEC, 10)), Fd(::fcntl(fds[1], F_DUPFD_CLOEXEC, 10))};
+  ::close(fds[0]);
+  ::close(fds[1]);
+  return pipe;
+}
+
+// The parent's half of spawn(): who was started, and whether its program has begun.
+Result<ProcessId> begun(const SpawnOptions& options, pid_t child, int report, Fd gate) {
+  pid_t pid = 0;
+  int number = 0;
+  const auto hear = [&] {
+    int message = 0;
+    if (::read(report, &message, sizeof message) != sizeof message) return false;
+    (message < 0 ? pid : number) = message < 0 ? -message : message;
+    return true;
+  };
+  hear();
+  Status wanted;
+  if (options.before && pid != 0) {
+    auto process = process_of(pid);
+    wanted = process ? options.before(*process) : Status(process.error());
+    if (wanted) [[maybe_unused]]
+      const ssize_t put = ::write(gate.get(), "", 1);
+    gate.reset();
+  }
+  while (hear()) continue;
+  const bool started = number == 0 && pid != 0 && wanted;
+  if (!started && !options.detach) ::waitpid(child, nullptr, 0);
+  if (!wanted) return wanted.error();
+  if (!started)
+    return error(Code::kInvalid, "cannot start {}: {}", options.argv[0], errno_text(number));
+  auto id = process_of(pid);
+  if (!id) {  // ended already, and somebody reaped it
+    ProcessId gone;
+    gone.pid = pid;
+    return gone;
+  }
+  return id;
 }
 
 }  // namespace
@@ -120,6 +179,49 @@ bool is_alive(const ProcessId& process) {
   auto stat = stat_of(process.pid);
   return stat && stat->start_ticks == process.start_ticks && stat->state != 'Z' &&
          stat->state != 'X';
+}
+
+std::vector<ProcessId> running_processes(std::optional<pid_t> session) {
+  std::vector<ProcessId> found;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) return found;
+  while (const dirent* entry = ::readdir(folder)) {
+    pid_t pid = 0;
+    const char* end = entry->d_name + std::strlen(entry->d_name);
+    if (std::from_chars(entry->d_name, end, pid).ptr != end || pid <= 0) continue;
+    const auto in_session = [&] { return !session || ::getsid(pid) == *session; };
+    if (!in_session()) continue;  // most are not, and this is quicker
+    // The identity, then all else: it belongs to that process, or to nobody.
+    const auto process = process_of(pid);
+    if (process && in_session() && is_alive(*process)) found.push_back(*process);
+  }
+  ::closedir(folder);
+  return found;
+}
+
+std::string environment_of(const ProcessId& process) {
+  auto block = read_file(fmt::format("/proc/{}/environ", process.pid));
+  return block && is_alive(process) ? *block : std::string();
+}
+
+bool has_entry(std::string_view environment_block, std::string_view entry) {
+  while (!environment_block.empty()) {
+    const std::string_view here = environment_block.substr(0, environment_block.find('\0'));
+    if (here == entry) return true;
+    environment_block.remove_prefix(std::min(environment_block.size(), here.size() + 1));
+  }
+  return false;
+}
+
+std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark) {
+  if (leader.pid <= 1 || leader.boot != boot_id()) return {};
+  std::vector<ProcessId> found = running_processes(leader.pid);
+  // As long as it is there, a zombie too, nobody else has its number.
+  const auto there = process_of(leader.pid);
+  if (there && *there == leader) return found;
+  std::erase_if(
+      found, [&](const ProcessId& process) { return !has_entry(environment_of(process), mark); });
+  return found;
 }
 
 Status send_signal(const ProcessId& process, int signal) {
@@ -191,12 +293,12 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   prepared.output = result.get();
   prepared.errors = errors.get();
 
-  int pipe_fds[2];
-  if (::pipe2(pipe_fds, O_CLOEXEC) != 0)
-    return error(Code::kRetry, "cannot make a pipe: {}", errno_text(errno));
-  Fd read_end(pipe_fds[0]);
-  Fd write_end(::fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, 10));
-  ::close(pipe_fds[1]);
+  SUREFOOT_ASSIGN(Pipe report, make_pipe());
+  Pipe gate;
+  if (options.before) {
+    SUREFOOT_ASSIGN(gate, make_pipe());
+  }
+  prepared.gate = gate.read_end ? gate.read_end.get() : -1;
 
   // vfork semantics are not needed: _Fork skips pthread_atfork handlers of libraries, which may
   // take locks.
@@ -204,37 +306,20 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   if (child < 0)
     return error(Code::kRetry, "cannot start {}: {}", options.argv[0], errno_text(errno));
   if (child == 0) {
-    if (!options.detach) run_child(prepared, write_end.get());
+    // Its own copy would keep the gate from ever being seen closed.
+    if (gate.write_end) ::close(gate.write_end.get());
+    if (!options.detach) run_child(prepared, report.write_end.get());
     const pid_t grandchild = ::_Fork();
-    if (grandchild == 0) run_child(prepared, write_end.get());
-    // A positive number is an errno, a negative one the pid.
-    const int message = grandchild < 0 ? errno : -grandchild;
-    [[maybe_unused]] ssize_t put = ::write(write_end.get(), &message, sizeof message);
+    if (grandchild == 0) run_child(prepared, report.write_end.get());
+    const int number = errno;
+    if (grandchild < 0) [[maybe_unused]]
+      const ssize_t put = ::write(report.write_end.get(), &number, sizeof number);
     ::_exit(0);
   }
-  write_end.reset();
+  report.write_end.reset();
+  gate.read_end.reset();
   if (options.detach) ::waitpid(child, nullptr, 0);
-
-  pid_t pid = options.detach ? 0 : child;
-  int number = 0;
-  for (int message = 0; ::read(read_end.get(), &message, sizeof message) == sizeof message;) {
-    if (message < 0) {
-      pid = -message;
-    } else {
-      number = message;
-    }
-  }
-  if (number != 0 || pid == 0) {
-    if (!options.detach) ::waitpid(child, nullptr, 0);
-    return error(Code::kInvalid, "cannot start {}: {}", options.argv[0], errno_text(number));
-  }
-  auto id = process_of(pid);
-  if (!id) {  // ended already, and somebody reaped it
-    ProcessId gone;
-    gone.pid = pid;
-    return gone;
-  }
-  return id;
+  return begun(options, child, report.read_end.get(), std::move(gate.write_end));
 }
 
 std::optional<ExitStatus> poll_exit(const ProcessId& child) {

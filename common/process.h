@@ -7,8 +7,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -27,6 +29,19 @@ struct ProcessId {
 [[nodiscard]] ProcessId self_process();
 [[nodiscard]] Result<ProcessId> process_of(pid_t pid);  // kNotFound when there is none
 [[nodiscard]] bool is_alive(const ProcessId& process);  // a zombie is not alive
+
+// Those that run now, of one session or all: zombies are none. Who forks meanwhile may have a child
+// that is missed: who ends a session looks until nobody is found.
+[[nodiscard]] std::vector<ProcessId> running_processes(std::optional<pid_t> session = {});
+// "KEY=value" entries, each ended by a zero byte. Empty: it is gone, somebody else's, or just
+// beginning another program.
+[[nodiscard]] std::string environment_of(const ProcessId& process);
+// `entry` ("KEY=value") is one of the block's.
+[[nodiscard]] bool has_entry(std::string_view environment_block, std::string_view entry);
+// Those that run in the session that `leader` began, itself included. When it has ended, and been
+// waited for, its number may name somebody else's session: then only those count that have `mark`
+// in their environment. Nobody after a reboot.
+[[nodiscard]] std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark);
 
 // Sends a signal to exactly this process (by pidfd). kNotFound: it is gone already.
 Status send_signal(const ProcessId& process, int signal);
@@ -47,10 +62,14 @@ struct SpawnOptions {
   int output_fd = -1;
   int error_fd = -1;
   bool detach = false;  // double fork: no child of the caller, so that nobody must reap it
+  // Called when the process is there and before its program begins, which it does only when this
+  // succeeds, and never when the caller dies in it. So whoever writes down the process here knows
+  // of each one that has begun. May be empty.
+  std::function<Status(const ProcessId&)> before;
 };
 // Starts a process in a session of its own, with standard input from /dev/null unless said
 // otherwise, and no other inherited file descriptor. Does not use fork handlers of libraries
-// between fork and exec.
+// between fork and exec. An error of `before` is returned as it is.
 [[nodiscard]] Result<ProcessId> spawn(const SpawnOptions& options);
 
 struct ExitStatus {

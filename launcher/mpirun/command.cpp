@@ -11,10 +11,6 @@
 
 namespace surefoot {
 
-std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder, Attempt attempt) {
-  return arena_folder / fmt::format("attempt-{}", attempt);
-}
-
 bool is_over_machines(const GangSpec& spec) {
   return std::any_of(spec.nodes.begin(), spec.nodes.end(),
                      [](const GangNode& node) { return !node.local; });
@@ -124,18 +120,7 @@ SpawnOptions mpirun_command(const GangSpec& given) {
   options.argv.insert(options.argv.end(), {spec.program.string(), spec.job_file.string(), "--dir",
                                            spec.job_directory.string()});
   if (spec.accept_changes) options.argv.push_back("--accept-changes");
-
-  // Those of an mpirun around us, and the credentials of stores: only the service needs them, and a
-  // user's module or whoever lists a worker's environment should not find them.
-  options.dropped = {"OMPI_",
-                     "PMIX_",
-                     "PMI_",
-                     "ORTE_",
-                     "OPAL_",
-                     "PRTE_",
-                     "AWS_ACCESS_KEY",
-                     "AWS_SECRET_ACCESS_KEY",
-                     "AWS_SESSION_TOKEN"};
+  options.dropped = kept_from_workers();
   options.output = (logs / "mpirun.log").string();
   options.directory = spec.job_directory.string();
   return options;
@@ -145,15 +130,7 @@ bool belongs_to_gang(std::string_view environ_block, const std::filesystem::path
                      Attempt attempt) {
   const std::string job = fmt::format("SUREFOOT_JOB_DIR={}", job_directory.string());
   const std::string number = fmt::format("SUREFOOT_ATTEMPT={}", attempt);
-  bool same_job = false;
-  bool same_attempt = attempt.value == 0;
-  while (!environ_block.empty()) {
-    const std::string_view entry = environ_block.substr(0, environ_block.find('\0'));
-    same_job = same_job || entry == job;
-    same_attempt = same_attempt || entry == number;
-    environ_block.remove_prefix(std::min(environ_block.size(), entry.size() + 1));
-  }
-  return same_job && same_attempt;
+  return has_entry(environ_block, job) && (attempt.value == 0 || has_entry(environ_block, number));
 }
 
 }  // namespace surefoot

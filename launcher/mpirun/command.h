@@ -36,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/launch_book.h"
 #include "common/ids.h"
 #include "common/process.h"
 #include "launcher/nodes/node_list.h"
@@ -71,10 +72,6 @@ struct GangSpec {
   bool accept_changes = false;
   bool root = false;  // the effective user is root
 };
-
-// <arena folder>/attempt-N: Open MPI's files of this attempt.
-[[nodiscard]] std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder,
-                                                   Attempt attempt);
 
 // Whether mpirun has to have daemons started.
 [[nodiscard]] bool is_over_machines(const GangSpec& spec);

@@ -1,10 +1,7 @@
 #include "launcher/mpirun/gang.h"
 
-#include <dirent.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <cstring>
 #include <filesystem>
 
 #include "common/file.h"
@@ -18,21 +15,6 @@ Status make_folder(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder, failed);
   if (failed) return error(Code::kRetry, "cannot make {}: {}", folder.string(), failed.message());
   return {};
-}
-
-// All processes, or those of one session. One may be gone by the time it is looked at.
-std::vector<pid_t> all_processes(std::optional<pid_t> session) {
-  std::vector<pid_t> found;
-  DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) return found;
-  while (const dirent* entry = ::readdir(folder)) {
-    pid_t pid = 0;
-    const char* end = entry->d_name + std::strlen(entry->d_name);
-    if (std::from_chars(entry->d_name, end, pid).ptr != end || pid <= 0) continue;
-    if (!session || ::getsid(pid) == *session) found.push_back(pid);
-  }
-  ::closedir(folder);
-  return found;
 }
 
 // Whether it may belong to a gang at all, by what it is and not by its environment: a shell in
@@ -81,15 +63,11 @@ std::vector<ProcessId> Gang::processes() const {
   const bool known = mpirun_.pid > 0;
   // After a reboot the number names somebody else's session.
   if (known && mpirun_.boot != self_process().boot) return found;
-  for (const pid_t pid : all_processes(known ? std::optional(mpirun_.pid) : std::nullopt)) {
-    // The identity first: what is read after belongs to it, or to nobody.
-    auto process = process_of(pid);
-    auto environment = read_file(fmt::format("/proc/{}/environ", pid));
-    if (!process || !environment || (!known && !is_mpirun_or_worker(pid, spec_.program)) ||
-        !is_alive(*process))
-      continue;
-    if (belongs_to_gang(*environment, spec_.job_directory, spec_.attempt))
-      found.push_back(*process);
+  for (const ProcessId& process :
+       running_processes(known ? std::optional(mpirun_.pid) : std::nullopt)) {
+    if (!known && !is_mpirun_or_worker(process.pid, spec_.program)) continue;
+    if (belongs_to_gang(environment_of(process), spec_.job_directory, spec_.attempt))
+      found.push_back(process);
   }
   return found;
 }
