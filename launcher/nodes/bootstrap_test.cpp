@@ -172,11 +172,9 @@ class FakeSsh : public testing::Test {
     settings_.ssh = ssh("shift 5; exec /bin/sh -c \"$1\"");
   }
   ~FakeSsh() override {
-    for (const fs::path& arena : {settings_.arena_folder}) {
-      const auto lock = read_file(arena / "service.lock");
-      const auto process = process_of(lock ? std::atoi(lock->c_str()) : 0);
-      if (process) EXPECT_TRUE(end_processes({*process}, now() + kPatience));
-    }
+    const auto lock = read_file(settings_.arena_folder / "service.lock");
+    const auto process = process_of(lock ? std::atoi(lock->c_str()) : 0);
+    EXPECT_TRUE(!process || end_processes({*process}, now() + kPatience));
     fs::remove_all(root_);
   }
   std::string ssh(const std::string& rest) {
