@@ -35,7 +35,7 @@ LogMirror::LogMirror(std::filesystem::path folder, std::string host, Attempt att
                      std::vector<int> ranks)
     : attempt_(attempt) {
   for (const int rank : ranks) logs_.push_back({rank, folder / fmt::format("rank-{}.log", rank)});
-  logs_.push_back({-1, folder / fmt::format("launched-{}.log", host)});
+  logs_.push_back({-1, folder / fmt::format("daemon-{}.log", host)});
 }
 
 Result<bool> LogMirror::pull(const Call& call, Time deadline) {

@@ -24,7 +24,7 @@ class LogMirror {
   using Call = std::function<Result<service::Reply>(service::Request, Time deadline)>;
 
   // `folder`: logs/attempt-003, made when something comes. `host` names the file of what was
-  // launched there (Open MPI's daemon): launched-HOST.log.
+  // launched there (Open MPI's daemon): daemon-HOST.log.
   LogMirror(std::filesystem::path folder, std::string host, Attempt attempt,
             std::vector<int> ranks);
 

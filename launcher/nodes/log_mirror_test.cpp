@@ -63,7 +63,7 @@ TEST_F(LogMirrorTest, BringsWhatIsNewAndNothingTwice) {
   EXPECT_TRUE(*pull(first));
   EXPECT_EQ(here("rank-0.log"), "abc");
   EXPECT_EQ(here("rank-1.log"), "x");
-  EXPECT_EQ(here("launched-gpu-1.log"), "orted\n");
+  EXPECT_EQ(here("daemon-gpu-1.log"), "orted\n");
   logs_[1] += "y";
   LogMirror later = mirror();  // of the next supervisor
   EXPECT_TRUE(*pull(later));
