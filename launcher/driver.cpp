@@ -102,6 +102,7 @@ class Driver {
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
   [[nodiscard]] bool early() const;
+  [[nodiscard]] bool service_up() const { return !state_.fleet.empty() && state_.fleet[0].up(); }
   [[nodiscard]] bool worker_seen();
 
   const DriverSettings& settings_;
@@ -194,11 +195,11 @@ Result<int> Driver::run() {
     wait();
     take_signals();
     SUREFOOT_TRY(take_outcomes());
-    if (state_.service_up && now() >= next_poll_) ask_service(kStatusPatience);
+    if (service_up() && now() >= next_poll_) ask_service(kStatusPatience);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
     narration_.show(state_, now());
-    if (now() >= core::deadline(state_)) {
+    if (now() >= core::deadline(rules_, state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
     }
@@ -291,8 +292,8 @@ bool Driver::early() const {
 }
 
 void Driver::wait() {
-  Time until = std::min(core::deadline(state_), now() + kPoll);
-  if (state_.service_up) until = std::min(until, next_poll_);
+  Time until = std::min(core::deadline(rules_, state_), now() + kPoll);
+  if (service_up()) until = std::min(until, next_poll_);
   if (gang_ && !gang_exit_told_ && early()) until = std::min(until, now() + kPollEarly);
   const auto patience = std::chrono::ceil<std::chrono::milliseconds>(
       std::max<Duration>(until - now(), Duration::zero()));
@@ -323,7 +324,7 @@ Status Driver::take_outcomes() {
       service_ = {};
     }
     // Ranks that outlived mpirun may have finished steps that nobody has told yet.
-    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up)
+    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && service_up())
       ask_service(kLastWords);
     outcome.event->at = now();
     events_.push_back(std::move(*outcome.event));
@@ -382,7 +383,7 @@ bool Driver::has_last_words() {
   const bool wanted = state_.history.attempt_open && state_.doing != core::Doing::kEnding;
   if (!wanted || now() - *gang_exit_seen_ > kServiceReturns) return true;
   status_.reset();
-  if (state_.service_up) ask_service(kLastWords);
+  if (service_up()) ask_service(kLastWords);
   return status_.has_value();
 }
 

@@ -19,7 +19,7 @@ double step_seconds(const StepRecord& record) {
 
 std::string doing_text(const core::State& state) {
   switch (state.doing) {
-    case core::Doing::kStartingService:
+    case core::Doing::kAssembling:
       return "starting the service";
     case core::Doing::kDraining:
       return "draining";

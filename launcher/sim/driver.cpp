@@ -70,7 +70,7 @@ void World::feed(Event event) {
     perform(effect);
   }
   if (dies) return die();
-  const Time due = deadline(state_);
+  const Time due = deadline(plan_.rules, state_);
   if (alive_ && due < timer_at_) {
     timer_at_ = due;
     schedule(std::max(due - now_, Duration::zero()) + rng_.ms(0, 50), Kind::kTimer, ++timer_, true);

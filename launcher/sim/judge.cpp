@@ -9,7 +9,7 @@ using namespace supervisor;  // NOLINT: the whole file speaks of its types
 void World::check_decision(const Decision& decision, Attempt before) {
   const State& next = decision.next;
   if (decision.reason.empty()) violated("a decision has no reason");
-  if (next.doing != Doing::kStopped && deadline(next) == Time::max()) {
+  if (next.doing != Doing::kStopped && deadline(plan_.rules, next) == Time::max()) {
     violated(fmt::format("no deadline while {}", name(next.doing)));
   }
   if (next.history.finished_step.value > finished_)
@@ -132,6 +132,9 @@ void World::check_end(const AttemptEnd& end) {
       break;
     case Outcome::kEnded:
       ++sights_.ended;
+      break;
+    case Outcome::kRegrouped:
+      violated("recorded as regrouped, but there is one machine");
       break;
     case Outcome::kAbandoned:
       violated("its own gang is recorded as abandoned");
