@@ -1,6 +1,7 @@
 #include "launcher/fleet.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -10,6 +11,14 @@ namespace {
 
 int slots_of(const FleetRules& rules, const Node& node) {
   return node.host.slots > 0 ? node.host.slots : rules.workers_per_node;
+}
+
+// A line is for a human: of thousands it names the first few.
+std::string listed(const std::vector<std::string>& items, std::string_view separator) {
+  constexpr std::size_t kMost = 8;
+  const std::size_t more = items.size() > kMost ? items.size() - kMost : 0;
+  std::string text = fmt::format("{}", fmt::join(items.begin(), items.end() - more, separator));
+  return more > 0 ? fmt::format("{}{}and {} more", text, separator, more) : text;
 }
 
 }  // namespace
@@ -24,13 +33,18 @@ std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet) {
     if (usable(fleet[id])) nodes.push_back(id);
   }
   if (static_cast<int>(nodes.size()) < rules.min_nodes) return {};
+  const auto rank = [&](NodeId id) { return std::pair(fleet[id].in_gang, fleet[id].ready); };
   std::stable_sort(nodes.begin(), nodes.end(),
-                   [&](NodeId a, NodeId b) { return fleet[a].ready > fleet[b].ready; });
+                   [&](NodeId a, NodeId b) { return rank(a) > rank(b); });
   std::vector<Member> members;
   std::int64_t room = rules.micro_batches;
   for (const NodeId id : nodes) {
-    if (room == 0 || static_cast<int>(members.size()) == rules.max_nodes) break;
-    const int workers = static_cast<int>(std::min<std::int64_t>(slots_of(rules, fleet[id]), room));
+    if (room <= 0 || static_cast<int>(members.size()) == rules.max_nodes) break;
+    // So many are needed for the fewest machines with which the user wants to go on.
+    const std::int64_t others =
+        std::max<std::int64_t>(rules.min_nodes - 1 - static_cast<int>(members.size()), 0);
+    const int workers =
+        static_cast<int>(std::clamp<std::int64_t>(room - others, 1, slots_of(rules, fleet[id])));
     members.push_back({id, workers});
     room -= workers;
   }
@@ -80,23 +94,22 @@ std::string mismatch(const FleetRules& rules, const NodeFacts& reference, const 
 }
 
 std::string shortage(const FleetRules& rules, const Fleet& fleet) {
-  std::string ready;
-  std::string others;
-  int count = 0;
+  std::vector<std::string> ready;
+  std::vector<std::string> others;
   for (const Node& node : fleet) {
     if (usable(node)) {
-      ready += (ready.empty() ? "" : ", ") + node.host.name;
-      ++count;
+      ready.push_back(node.host.name);
     } else if (node.listed) {
-      others += fmt::format("; {}: {}", node.host.name,
-                            node.leaves                             ? "it goes"
-                            : node.standing == Standing::kPreparing ? "is looked at"
-                            : node.why.empty()                      ? "is away"
-                                                                    : node.why);
+      others.push_back(fmt::format("{}: {}", node.host.name,
+                                   node.leaves                             ? "it goes"
+                                   : node.standing == Standing::kPreparing ? "is looked at"
+                                   : node.why.empty()                      ? "is away"
+                                                                           : node.why));
     }
   }
-  return fmt::format("{} of at least {} machines{}{}", count, rules.min_nodes,
-                     ready.empty() ? "" : " (" + ready + ")", others);
+  return fmt::format("{} of at least {} machines{}{}", ready.size(), rules.min_nodes,
+                     ready.empty() ? "" : " (" + listed(ready, ", ") + ")",
+                     others.empty() ? "" : "; " + listed(others, "; "));
 }
 
 }  // namespace surefoot::supervisor

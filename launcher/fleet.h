@@ -67,6 +67,7 @@ struct Node {
   bool listed = true;  // the user's list names it now
   Standing standing = Standing::kOut;
   Time due{};
+  Time back_at{};                  // kOut: not before it, also where `due` says never for now
   bool tried = false;              // it has answered this supervisor, or has failed to
   int failures = 0;                // to start its service, in a row
   std::vector<Time> strikes;       // when it was lost or its workers failed; within kStrikeMemory

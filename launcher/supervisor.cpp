@@ -117,6 +117,7 @@ void Machine::proceed(std::string_view sentence) {
       return because("the machines of the gang left behind are asked first");
     }
     open_attempt_end();
+    close_the_asking();
     if (s_.gang_alive && !stopping()) {
       s_.stage = Stage::kStepping;
       return drain(Outcome::kAbandoned, s_.now + rules_.drain_timeout,
@@ -125,9 +126,10 @@ void Machine::proceed(std::string_view sentence) {
     return end_gang(Outcome::kAbandoned, "a gang is never adopted: the one left behind is ended");
   }
   if (stopping()) return close(sentence);
-  std::vector<Member> members = members_for_launch();
-  members.empty() ? assemble() : launch(std::move(members));
   because(sentence);
+  std::vector<Member> members = members_for_launch();
+  if (members.empty()) return assemble();
+  if (!secures_steps(members)) launch(std::move(members));
 }
 
 void Machine::open_attempt_end() {

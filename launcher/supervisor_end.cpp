@@ -281,7 +281,18 @@ void Machine::on(const FinishFailed& e) {
   after_setback("the last step could not be stored or exported");
 }
 
+// What could not be stored is done again, unless one who holds it is still on its way back.
+void Machine::steps_secured(const ArenaFlushed& e) {
+  s_.history.accounting.spend(Cause::kFinish, s_.now);
+  for (const Node& node : s_.fleet) {
+    if (node.up()) s_.secured = std::max(s_.secured, node.ready);
+  }
+  proceed(e.stored ? "the newest step is stored: machines that do not hold it go on"
+                   : "the newest step could not be stored: the job goes on from an older one");
+}
+
 void Machine::on(const ArenaFlushed& e) {
+  if (s_.doing == Doing::kSaving) return steps_secured(e);
   if (s_.doing != Doing::kClosing || s_.freeing)
     return ignore("the arena was not asked to be flushed");
   if (!e.stored) {
