@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,12 +46,12 @@ class Fleet : public testing::Test {
   cluster::Host host(int number) { return cluster_->host(number); }
   [[nodiscard]] std::string output() const { return job_ ? job_->output() : std::string(); }
   // Of one worker, alone, on this machine.
-  static const RunResult& reference();
+  static const RunResult& reference(std::int64_t steps);
 
   std::unique_ptr<Sandbox> sandbox_;
   std::unique_ptr<cluster::Cluster> cluster_;
   std::optional<cluster::Running> job_;
-  std::vector<std::string> last_arguments_;
+  std::int64_t steps_ = 60;
 };
 
 }  // namespace surefoot::e2e
