@@ -25,8 +25,9 @@ class Azure final : public Source {
       return read_azure_events(body, name_.empty() ? settings_.machine : name_, settings_.lead);
     }));
     answered_ = answered_ || answer.status == 200;
-    if (!moment.safe_id.empty() && !approved_.contains(moment.safe_id))
-      findings.push_back(approve(asker, moment.safe_id));
+    for (const std::string& id : moment.safe_ids) {
+      if (!approved_.contains(id)) findings.push_back(approve(asker, id));
+    }
     return findings;
   }
   [[nodiscard]] Duration interval() const override { return kInterval; }

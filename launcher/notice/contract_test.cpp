@@ -352,7 +352,7 @@ class Recorder final : public Asker {
 TEST(Azure, IsGivenTwoMinutesForItsFirstAnswer) {
   const auto source = make_azure({"http://mock", kLead, "", "me"});
   Recorder recorder;
-  for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), ""});
+  for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), {}});
   ASSERT_EQ(recorder.questions.size(), 3u);
   EXPECT_GE(recorder.questions[1].patience, 120s);
   EXPECT_LE(recorder.questions[2].patience, 10s);

@@ -21,8 +21,7 @@ struct Reading {
 [[nodiscard]] Reading read_aws_action(std::string_view body, Duration lead);
 // {"noticeTime": "2020-10-26T14:14:14Z"}: when it was said, no deadline.
 [[nodiscard]] Reading read_aws_rebalance(std::string_view body);
-// [{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "EventId": ..., "State":
-// "active"}]
+// [{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": ..., "EventId": ..., "State": "active"}]
 [[nodiscard]] Reading read_aws_maintenance(std::string_view body);
 
 // TRUE, FALSE
