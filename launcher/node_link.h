@@ -82,6 +82,7 @@ class NodeLink {
  private:
   [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers,
                                                  Time deadline);
+  Status probe_store(Time deadline);
   Status shut_down(bool flush, bool remove, Duration patience);
   Status free_folder();
 

@@ -9,6 +9,7 @@ namespace surefoot::e2e {
 namespace {
 
 using namespace std::chrono_literals;
+namespace fs = std::filesystem;
 
 TEST_F(Fleet, FourMachinesGiveTheBitsOfOneWorkerAloneAndNothingIsLeftOnThem) {
   start_job();
@@ -153,10 +154,40 @@ TEST_F(Fleet, AMachineThatIsToldToGoLeavesAfterTheStepInHand) {
 
 TEST_F(Fleet, ACheckpointFolderThatIsNotSharedIsRefusedByName) {
   start_job({"--set", "checkpoint.to=/tmp/mine", "--set", "resources.num_nodes=2:4", "--set",
-             "recovery.capacity_timeout=5s"});
+             "recovery.capacity_timeout=20s"});
   const RunResult result = finish();
   EXPECT_EQ(result.exit_code, 75) << result.output;
   expect_said("checkpoint.to is not shared between host");
+}
+
+// Of the kind that a processor of another make would have: its BLAS takes another kernel.
+TEST_F(Fleet, AMachineThatGivesOtherBitsIsLeftOutByName) {
+  const auto ssh = sandbox_->root() / "ssh";
+  ASSERT_TRUE(write_file_atomically(ssh, R"(#!/bin/sh
+[ "$5" = host3 ] || exec ssh "$@"
+exec ssh "$1" "$2" "$3" "$4" "$5" "export OPENBLAS_CORETYPE=Prescott; $6"
+)"));
+  fs::permissions(ssh, fs::perms::owner_all);
+  start_job({"--set", "resources.ssh=" + ssh.string()});
+  await_line("starting 3 workers on 3 machines");
+  expect_done_with_same_bits();
+  expect_said("machine host3 is left out: its processor or libraries give other bits");
+}
+
+TEST_F(Fleet, AMachineWithOtherDataIsLeftOutByName) {
+  for (int number = 0; number <= kFront; ++number) {
+    const std::string text = number == 2 ? "other words" : "the same words";
+    ASSERT_EQ(host(number)
+                  .run({"sh", "-c", "for i in $(seq 500); do echo " + text + "; done > /tmp/text"})
+                  .exit_code,
+              0);
+  }
+  start_job({"--set", "model={kind: gpt, n_layer: 1, n_head: 1, n_embd: 16, block_size: 16}",
+             "--set", "data={kind: text, path: /tmp/text}", "--set", "resources.num_nodes=4",
+             "--set", "recovery.capacity_timeout=20s"});
+  const RunResult result = finish();
+  EXPECT_EQ(result.exit_code, 75) << result.output;
+  expect_said("is left out: its data or its job file are not those that the job runs with");
 }
 
 }  // namespace
