@@ -2,6 +2,7 @@
 // service, with all the answers that it must survive.
 #include <gmock/gmock.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -399,14 +400,19 @@ TEST(File, MakesTheMachineGoWhenItAppears) {
   }
 }
 
+// A folder, or a pipe that nobody writes to.
 TEST(File, CountsAlsoWhenItCannotBeRead) {
-  const Folder folder;
-  Recovery recovery = recovery_with({Recovery::file});
-  recovery.set_notice_file((folder / "notice").string());
-  std::filesystem::create_directory(folder / "notice");
-  auto watchers = Watchers::start(recovery, "host");
-  ASSERT_TRUE(watchers);
-  EXPECT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); }));
+  for (const bool is_pipe : {false, true}) {
+    const Folder folder;
+    Recovery recovery = recovery_with({Recovery::file});
+    recovery.set_notice_file((folder / "notice").string());
+    const int made = is_pipe ? ::mkfifo((folder / "notice").c_str(), 0600)
+                             : ::mkdir((folder / "notice").c_str(), 0700);
+    ASSERT_EQ(made, 0);
+    auto watchers = Watchers::start(recovery, "host");
+    ASSERT_TRUE(watchers);
+    EXPECT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); })) << is_pipe;
+  }
 }
 
 int post(int port, const std::string& method, const std::string& path, const std::string& body) {
