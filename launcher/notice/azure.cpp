@@ -45,7 +45,7 @@ class Azure final : public Source {
   // this one, it goes by its host name, which is often the same.
   void learn_name(Asker& asker) {
     const Answer answer = asker.ask(question(kName, kPatience));
-    if (answer.status == 200) name_ = read_machine_name(answer.body);
+    if (answer.status == 200) name_ = read_word(answer.body);
   }
   // The event may then start at once. What is not taken is said again at the next look.
   Finding approve(Asker& asker, const std::string& id) {

@@ -216,8 +216,8 @@ TEST(Payloads, OfTokensAndNamesAreWhatAHeaderMayHold) {
   EXPECT_EQ(read_token("a\r\nX-Evil: 1"), "");
   EXPECT_EQ(read_token("<html>"), "");
   EXPECT_EQ(read_token(std::string(5000, 'a')), "");
-  EXPECT_EQ(read_machine_name("trainer_3"), "trainer_3");
-  EXPECT_EQ(read_machine_name("<html>"), "");
+  EXPECT_EQ(read_word("trainer_3"), "trainer_3");
+  EXPECT_EQ(read_word("<html>"), "");
   EXPECT_EQ(printable("a\x1b[0m\xff"), "a?[0m?");
   EXPECT_THAT(printable(std::string(1000, 'a')), SizeIs(120));
 }

@@ -45,8 +45,8 @@ struct Reading {
 
 // A session token of aws or alibaba that can be sent in a header; else empty.
 [[nodiscard]] std::string read_token(std::string_view body);
-// The name of an azure machine; empty: it is none.
-[[nodiscard]] std::string read_machine_name(std::string_view body);
+// The name of an azure machine, an ETag of gcp: letters, digits, '-', '_' and '.'; else empty.
+[[nodiscard]] std::string read_word(std::string_view body);
 
 // Every byte that is not printable ASCII becomes '?', and it is cut to 120 of them.
 [[nodiscard]] std::string printable(std::string_view text);

@@ -42,7 +42,7 @@ void notice(std::string_view bytes) {
   tell(notice::read_termination_time(bytes));
   tell(notice::read_seconds(bytes, lead));
   SUREFOOT_CHECK(notice::read_token(bytes).find('\n') == std::string::npos);
-  SUREFOOT_CHECK(is_printable(notice::read_machine_name(bytes)));
+  SUREFOOT_CHECK(is_printable(notice::read_word(bytes)));
   if (const auto time = notice::parse_time(bytes)) (void)notice::to_text(*time);
 }
 
