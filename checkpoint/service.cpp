@@ -290,6 +290,7 @@ void ServiceImpl::tick() {
     write_metrics();
     decide_about_interval();
     decide_about_departure();
+    look_at_notices();
     decide_about_life();
   }
 }

@@ -54,6 +54,8 @@ class ServiceImpl final : public Service {
     DeadlineAction action = DeadlineAction::kNothing;
     std::optional<Step> about;
     std::string decision;
+    std::string source;  // as in StatusReply.notice
+    std::string id;
     std::optional<Step> safe;
     Duration safe_before{};
     std::optional<Step> shared;  // this node's share is stored, others' were still missing
@@ -147,7 +149,10 @@ class ServiceImpl final : public Service {
   void decide_about_interval();
   void decide_about_checkpoint();
   void notice(const Peer& peer, const service::Notice& notice);
-  void depart(Duration left, bool everyone);
+  void depart(Duration left, bool everyone, std::string source = "", std::string id = "");
+  void look_at_notices();
+  void obey(const MachineNotices::Leave& leave);
+  [[nodiscard]] bool is_safe_to_go() const;
   [[nodiscard]] DeadlineFacts departure_facts() const;
   void decide_about_departure();
   void flush_ended(const Status& flushed);
@@ -234,6 +239,8 @@ class ServiceImpl final : public Service {
   IntervalDecision interval_;
   IntervalDecision interval_told_;
   std::optional<Departure> departure_;
+  MachineNotices notices_;                       // as they stood at the last look
+  std::optional<MachineNotices::Leave> obeyed_;  // the last that made it depart
   ServiceHistory history_;
   Time history_saved_{};
   Time watched_until_{};

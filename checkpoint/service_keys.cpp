@@ -1,7 +1,6 @@
 #include "checkpoint/service_keys.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -63,24 +62,11 @@ Status write_new_file(const std::filesystem::path& path, std::string_view text) 
   return ::fsync(fd.get()) == 0 ? Status() : Status(failed("write", path));
 }
 
-// Until something can be read, an end too.
-bool await_bytes(int fd, Time deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now()).count();
-    pollfd item{fd, POLLIN, 0};
-    const int ready = ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 60000)));
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true;  // read(2) tells what is wrong
-    if (now() >= deadline) return false;
-  }
-}
-
 // Reads at most a block more than is allowed, so that what is too long is seen to be.
-Result<std::string> read_text(int fd, Time deadline) {
+Result<std::string> read_text(int fd) {
   std::string text;
   std::array<char, kMaxTextBytes> block{};
   while (text.size() <= kMaxTextBytes && text.find("\n\n") == std::string::npos) {
-    if (!await_bytes(fd, deadline)) return error(Code::kRetry, "the keys do not come");
     const ssize_t got = ::read(fd, block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return error(Code::kRetry, "the keys cannot be read: {}", errno_text(errno));
@@ -146,7 +132,7 @@ Result<ServiceKeys> read_service_keys(const std::filesystem::path& file) {
                  "{} may be read by others: remove it (new keys are made at the next start)",
                  file.string());
   }
-  SUREFOOT_ASSIGN(const std::string text, read_text(fd.get(), Time::max()));
+  SUREFOOT_ASSIGN(const std::string text, read_text(fd.get()));
   auto keys = parse_service_keys(text);
   if (!keys) return error(keys.error().code, "{}: {}", file.string(), keys.error().message);
   return keys;
@@ -166,11 +152,6 @@ Result<ServiceKeys> make_service_keys(const std::filesystem::path& file) {
   ::unlink(temporary.c_str());
   SUREFOOT_TRY(std::move(made));
   return read_service_keys(file);
-}
-
-Result<ServiceKeys> receive_service_keys(int fd, Time deadline) {
-  SUREFOOT_ASSIGN(const std::string text, read_text(fd, deadline));
-  return parse_service_keys(text);
 }
 
 }  // namespace surefoot

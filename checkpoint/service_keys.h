@@ -3,18 +3,17 @@
 //
 // A pair for the services and a pair for who asks them, made for this job. Whoever has no client
 // key is not answered. Keys are never in an argument, an environment variable, a log or an error;
-// a service on another machine reads them from standard input (surefoot-node --keys-from-stdin),
-// and is told there what it needs: its own pair and the client's public key.
+// a service on another machine gets what it needs over standard input (surefoot-node --from-stdin):
+// its own pair and the client's public key.
 //
-// The text, in the file and on standard input, is lines of "<name> <key in z85>", at most 1 KiB,
-// up to an empty line or the end; docs/service.md.
+// The text is lines of "<name> <key in z85>", at most 1 KiB, up to an empty line or the end;
+// docs/service.md.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <string_view>
 
-#include "common/clock.h"
 #include "common/status.h"
 
 namespace surefoot {
@@ -39,8 +38,5 @@ struct ServiceKeys {
 [[nodiscard]] Result<ServiceKeys> read_service_keys(const std::filesystem::path& file);
 // Reads the file, or makes it. Safe when several processes do it at once: all get the same keys.
 [[nodiscard]] Result<ServiceKeys> make_service_keys(const std::filesystem::path& file);
-// From a pipe. Blocks until an empty line, the end, or 1 KiB has come; kRetry: it has not by
-// `deadline`.
-[[nodiscard]] Result<ServiceKeys> receive_service_keys(int fd, Time deadline);
 
 }  // namespace surefoot

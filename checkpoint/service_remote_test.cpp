@@ -69,23 +69,6 @@ TEST(ServiceKeys, RefuseWhatIsNotKeysAndNeverRepeatIt) {
   }
 }
 
-TEST(ServiceKeys, ComeThroughAPipeUpToAnEmptyLine) {
-  const TemporaryFolder folder;
-  const auto keys = make_service_keys(folder.path() / "service.keys");
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  const Fd in(ends[1]);
-  const Fd out(ends[0]);
-  const std::string text = to_text(server_half(*keys)) + "\n";  // and the pipe stays open
-  ASSERT_EQ(::write(in.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  const auto received = receive_service_keys(out.get(), now() + kPatience);
-  ASSERT_TRUE(received) << received.error().message;
-  EXPECT_EQ(received->server_secret, keys->server_secret);
-  EXPECT_EQ(received->client_secret, "");
-  // Who sends none is not waited for without end.
-  EXPECT_EQ(receive_service_keys(out.get(), now() + 20ms).error().code, Code::kRetry);
-}
-
 TEST(ServiceKeys, AreNotWaitedForWhereTheFileIsAPipe) {
   const TemporaryFolder folder;
   const auto file = folder.path() / "service.keys";
@@ -374,67 +357,6 @@ TEST_F(RemoteTest, RefusesAndCountsWhatIsNotARequestOnBothSockets) {
        at = log().find("refused a message", at + 1))
     ++lines;
   EXPECT_EQ(lines, 3u) << "a line a kind";
-}
-
-// ---- started from another machine ----
-
-struct Started {
-  ProcessId process;
-  std::string first_line;
-};
-
-// As over ssh: keys on standard input, one line on standard output.
-Started start_with_keys(const ServiceLaunch& launch, const std::string& keys) {
-  int in[2];
-  int out[2];
-  EXPECT_EQ(::pipe2(in, O_CLOEXEC), 0);
-  EXPECT_EQ(::pipe2(out, O_CLOEXEC), 0);
-  const std::string job = launch.job_file.string();
-  const std::string directory = launch.job_directory.string();
-  const std::string log = (launch.job_directory / "node.log").string();
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::dup2(in[0], 0);
-    ::dup2(out[1], 1);
-    ::dup2(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), 2);
-    ::execl(launch.program.c_str(), "surefoot-node", job.c_str(), "--dir", directory.c_str(),
-            "--keys-from-stdin", "--listen", "127.0.0.1", nullptr);
-    ::_exit(99);
-  }
-  ::close(in[0]);
-  ::close(out[1]);
-  EXPECT_EQ(::write(in[1], keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
-  ::close(in[1]);
-  Started started;
-  started.process = *process_of(pid);
-  char byte = 0;
-  while (::read(out[0], &byte, 1) == 1 && byte != '\n') started.first_line += byte;
-  ::close(out[0]);
-  return started;
-}
-
-TEST_F(RemoteTest, TakesItsKeysFromStandardInputAndTellsItsEndpointThere) {
-  const TemporaryFolder elsewhere;
-  keys_ = *make_service_keys(elsewhere.path() / "service.keys");
-  const Started first = start_with_keys(launch_, to_text(server_half(keys_)));
-  ASSERT_EQ(first.first_line.rfind("endpoint tcp://127.0.0.1:", 0), 0u) << first.first_line;
-  const std::string endpoint = first.first_line.substr(9);
-  ServiceClient supervisor(ServiceAddress::elsewhere(endpoint, client_half(keys_)), kJobId);
-  EXPECT_TRUE(ask(supervisor));
-  // Started again: the first is found, and named.
-  const Started second = start_with_keys(launch_, to_text(server_half(keys_)));
-  EXPECT_EQ(second.first_line, first.first_line);
-  EXPECT_TRUE(eventually([&] { return poll_exit(second.process).has_value(); }));
-  EXPECT_FALSE(std::filesystem::exists(launch_.job_directory / "service.keys"));
-  EXPECT_TRUE(end_processes({first.process}, now() + kPatience));
-  EXPECT_TRUE(eventually([&] { return poll_exit(first.process).has_value(); }));
-}
-
-TEST_F(RemoteTest, DoesNotStartWithoutKeysWhereItIsToldToReadThem) {
-  const Started started = start_with_keys(launch_, "server-public none\n");
-  EXPECT_EQ(started.first_line, "");
-  EXPECT_TRUE(eventually([&] { return !is_alive(started.process); }));
-  EXPECT_TRUE(poll_exit(started.process));
 }
 
 }  // namespace

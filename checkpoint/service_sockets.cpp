@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "common/log.h"
+#include "configs/machines.h"
 
 namespace surefoot {
 namespace {
@@ -64,13 +65,20 @@ Result<Address> parse_address(const std::string& text) {
   return error(Code::kInvalid, "{} is not an address in numbers, such as 127.0.0.1 or ::1", text);
 }
 
-// Bound to a free port. Not by libzmq: hold_back() needs the descriptor.
-Result<Fd> listen_on(const Address& address, const std::string& text) {
-  Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+// Bound to a free port, the first of `ports` that is. Not by libzmq: hold_back() needs the
+// descriptor.
+Result<Fd> listen_on(Address address, const std::string& text, const PortRange& ports) {
   const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
-  if (!fd || ::bind(fd.get(), name, address.bytes) != 0 || ::listen(fd.get(), SOMAXCONN) != 0)
-    return error(Code::kInvalid, "cannot listen on {}: {}", text, errno_text(errno));
-  return fd;
+  for (int port = ports.first; port <= ports.last; ++port) {
+    // The port stands at the same place for both families.
+    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port =
+        htons(static_cast<std::uint16_t>(port));
+    Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd && ::bind(fd.get(), name, address.bytes) == 0 && ::listen(fd.get(), SOMAXCONN) == 0)
+      return fd;
+    if (errno != EADDRINUSE) break;
+  }
+  return error(Code::kInvalid, "cannot listen on {}: {}", text, errno_text(errno));
 }
 
 int port_of(int fd) {
@@ -107,9 +115,14 @@ void ServiceSockets::close_local() {
   local_.close();
 }
 
-Status ServiceSockets::listen_remotely(const std::string& address, const ServiceKeys& keys) {
+Status ServiceSockets::listen_remotely(const std::string& where, const ServiceKeys& keys) {
+  const std::string address = where.substr(0, where.find(' '));
+  PortRange ports;
+  if (address.size() < where.size()) {
+    SUREFOOT_ASSIGN(ports, parse_ports(where.substr(address.size() + 1)));
+  }
   SUREFOOT_ASSIGN(const Address parsed, parse_address(address));
-  SUREFOOT_ASSIGN(Fd listener, listen_on(parsed, address));
+  SUREFOOT_ASSIGN(Fd listener, listen_on(parsed, where, ports));
   std::array<std::uint8_t, 32> client_key{};
   if (::zmq_z85_decode(client_key.data(), keys.client_public.c_str()) == nullptr)
     return error(Code::kInvalid, "the service's keys are not keys");

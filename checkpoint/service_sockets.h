@@ -49,9 +49,10 @@ class ServiceSockets {
   // Again after close_local(): the folder was removed.
   Status listen_locally(const std::filesystem::path& folder);
   void close_local();
-  // `address`: of this machine, as numbers: "127.0.0.1", "::1". kInvalid names what is wrong.
+  // `where`: an address of this machine, as numbers, and which ports will do, if not all:
+  // "127.0.0.1", "::1 4000-4100". kInvalid names what is wrong.
   // Again, with other keys: at another endpoint, and who came by the old keys is cut off.
-  Status listen_remotely(const std::string& address, const ServiceKeys& keys);
+  Status listen_remotely(const std::string& where, const ServiceKeys& keys);
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }  // empty: none
 
   // Until a message or a stranger comes, one of `fds` is readable, or `patience` is over. The

@@ -74,6 +74,7 @@ struct Prepared {
   const char* directory;
   int input;
   int output;
+  int errors;
   int gate;  // -1: none
 };
 
@@ -92,7 +93,7 @@ struct Prepared {
   char word = 0;
   if (prepared.gate >= 0 && ::read(prepared.gate, &word, 1) != 1) ::_exit(127);
   const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 &&
-                     ::dup2(prepared.output, 2) == 2 &&
+                     ::dup2(prepared.errors, 2) == 2 &&
                      (prepared.directory == nullptr || ::chdir(prepared.directory) == 0);
   if (ready) {
     // Everything else is closed by exec, `report` (moved to 3, close-on-exec) included.
@@ -282,10 +283,15 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
     return error(Code::kRetry, "cannot open {} for the output of {}: {}", output, options.argv[0],
                  errno_text(errno));
   // Above 3, so that the moves in the child do not overwrite them.
-  Fd input(::fcntl(in.get(), F_DUPFD_CLOEXEC, 10));
-  Fd result(::fcntl(out.get(), F_DUPFD_CLOEXEC, 10));
+  const auto moved = [](int chosen, const Fd& standard) {
+    return Fd(::fcntl(chosen >= 0 ? chosen : standard.get(), F_DUPFD_CLOEXEC, 10));
+  };
+  const Fd input = moved(options.input_fd, in);
+  const Fd result = moved(options.output_fd, out);
+  const Fd errors = moved(options.error_fd, out);
   prepared.input = input.get();
   prepared.output = result.get();
+  prepared.errors = errors.get();
 
   SUREFOOT_ASSIGN(Pipe report, make_pipe());
   Pipe gate;

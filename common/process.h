@@ -57,15 +57,19 @@ struct SpawnOptions {
       dropped;            // variables of the caller that start with one of these are not passed on
   std::string output;     // file that standard output and error are appended to; empty: /dev/null
   std::string directory;  // empty: the caller's
-  bool detach = false;    // double fork: no child of the caller, so that nobody must reap it
+  // Descriptors of the caller's for standard input, output and error; -1: /dev/null, and `output`.
+  int input_fd = -1;
+  int output_fd = -1;
+  int error_fd = -1;
+  bool detach = false;  // double fork: no child of the caller, so that nobody must reap it
   // Called when the process is there and before its program begins, which it does only when this
   // succeeds, and never when the caller dies in it. So whoever writes down the process here knows
   // of each one that has begun. May be empty.
   std::function<Status(const ProcessId&)> before;
 };
-// Starts a process in a session of its own, with standard input from /dev/null and no other
-// inherited file descriptor. Does not use fork handlers of libraries between fork and exec. An
-// error of `before` is returned as it is.
+// Starts a process in a session of its own, with standard input from /dev/null unless said
+// otherwise, and no other inherited file descriptor. Does not use fork handlers of libraries
+// between fork and exec. An error of `before` is returned as it is.
 [[nodiscard]] Result<ProcessId> spawn(const SpawnOptions& options);
 
 struct ExitStatus {

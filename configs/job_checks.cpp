@@ -8,6 +8,7 @@
 #include <string>
 
 #include "configs/job.h"
+#include "configs/machines.h"
 #include "configs/store_url.h"
 #include "configs/units.h"
 
@@ -131,6 +132,36 @@ void check_workers(const config::Job& job, Checker& check) {
                 workers, micro_batches, job.train().global_batch_size(), micro);
 }
 
+// Where the machines come from, and how they reach each other.
+void check_machines(const config::Resources& resources, Checker& check) {
+  const bool by_file = !resources.hostfile().empty();
+  const bool by_command = !resources.discovery_command().empty();
+  const int sources =
+      static_cast<int>(resources.hosts_size() > 0) + static_cast<int>(by_file) + by_command;
+  check.require(
+      sources <= 1,
+      {by_command ? "resources.discovery_command" : "resources.hostfile", "resources.hosts"},
+      "found {} of hosts, hostfile and discovery_command, allowed is one of them", sources);
+  const std::vector<std::string> entries(resources.hosts().begin(), resources.hosts().end());
+  const auto hosts = parse_hosts(entries);
+  check.require(hosts.has_value(), {"resources.hosts"}, "{}", hosts ? "" : hosts.error().message);
+  if (hosts && !hosts->empty()) {
+    check.require(resources.num_nodes().min() <= static_cast<int>(hosts->size()),
+                  {"resources.num_nodes", "resources.hosts"},
+                  "found at least {}, allowed are at most {}: hosts names no more",
+                  resources.num_nodes().min(), hosts->size());
+  }
+  if (!resources.network().empty()) {
+    const auto network = parse_network(resources.network());
+    check.require(network.has_value(), {"resources.network"}, "{}",
+                  network ? "" : network.error().message);
+  }
+  if (!resources.ports().empty()) {
+    const auto ports = parse_ports(resources.ports());
+    check.require(ports.has_value(), {"resources.ports"}, "{}", ports ? "" : ports.error().message);
+  }
+}
+
 void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
   const config::Encryption& encryption = checkpoint.encryption();
   check.require(!encryption.key_file().empty() || encryption.old_key_files().empty(),
@@ -187,12 +218,25 @@ void check_token_file(const config::Job& job, Checker& check) {
 
 }  // namespace
 
+void fill_num_nodes(config::Job& job, Reading& reading) {
+  config::Resources& resources = *job.mutable_resources();
+  if (reading.found.contains("resources.num_nodes")) return;
+  const bool may_change = !resources.hostfile().empty() || !resources.discovery_command().empty();
+  const auto hosts = parse_hosts({resources.hosts().begin(), resources.hosts().end()});
+  if (may_change) {
+    resources.mutable_num_nodes()->set_max(kMaxHosts);
+  } else if (hosts && !hosts->empty()) {
+    resources.mutable_num_nodes()->set_max(static_cast<int>(hosts->size()));
+  }
+}
+
 void check_combinations(const config::Job& job, Reading& reading) {
   Checker check(reading);
   check_name(job, check);
   check_model_and_data(job, check);
   check_train(job.train(), check);
   check_workers(job, check);
+  check_machines(job.resources(), check);
   check_checkpoint(job.checkpoint(), check);
 }
 

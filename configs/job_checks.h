@@ -6,6 +6,9 @@
 
 namespace surefoot::configs {
 
+// Where hosts are named and num_nodes is not: from 1 to all of them. Pure.
+void fill_num_nodes(config::Job& job, Reading& reading);
+
 // Adds what it finds to reading.problems. A check is left out when one of its keys has a problem
 // already. Pure.
 void check_combinations(const config::Job& job, Reading& reading);

@@ -78,6 +78,25 @@ Status publish(const std::filesystem::path& file, const std::string& unique,
   return sync_folder(file.parent_path());
 }
 
+std::string text_of(const std::string& name, const std::string& id) {
+  return nlohmann::ordered_json{{"id", id}, {"name", name}}.dump() + "\n";
+}
+
+// The id that stands in the folder afterwards: `id`, or that of who came first.
+Result<std::string> find_or_make(const std::filesystem::path& root, const std::string& name,
+                                 const std::string& id) {
+  const std::filesystem::path file = root / "job.json";
+  Result<std::string> found = read_id(file, name);
+  if (found || found.error().code != Code::kNotFound) return found;
+  std::error_code code;
+  std::filesystem::create_directories(root, code);
+  if (code)
+    return error(Code::kInvalid, "cannot create the job directory {}: {}", root.string(),
+                 code.message());
+  SUREFOOT_TRY(publish(file, make_job_id(), text_of(name, id)));
+  return read_id(file, name);
+}
+
 }  // namespace
 
 JobDirectory JobDirectory::of(const LoadedJob& job, const std::string& dir_option) {
@@ -106,17 +125,21 @@ Result<std::string> JobDirectory::existing_job_id(const std::string& name) const
 }
 
 Result<std::string> JobDirectory::job_id(const std::string& name) const {
-  const std::filesystem::path file = root / "job.json";
-  Result<std::string> found = read_id(file, name);
-  if (found || found.error().code != Code::kNotFound) return found;
-  std::error_code code;
-  std::filesystem::create_directories(root, code);
-  if (code)
-    return error(Code::kInvalid, "cannot create the job directory {}: {}", root.string(),
-                 code.message());
-  const std::string id = make_job_id();
-  SUREFOOT_TRY(publish(file, id, nlohmann::ordered_json{{"id", id}, {"name", name}}.dump() + "\n"));
-  return read_id(file, name);
+  return find_or_make(root, name, make_job_id());
+}
+
+Status JobDirectory::claim(const std::string& name, const std::string& id) const {
+  auto found = find_or_make(root, name, id);
+  if (found && *found == id) return {};
+  std::error_code ignored;
+  // Only a supervisor's own folder has a journal. Else an earlier job had this path here.
+  if (std::filesystem::exists(root / "job.json", ignored) &&
+      !std::filesystem::exists(journal(), ignored))
+    return write_file_atomically(root / "job.json", text_of(name, id));
+  if (!found) return found.error();
+  return error(Code::kInvalid,
+               "{} belongs to another job \"{}\" ({}, not {}); choose another --dir", root.string(),
+               name, *found, id);
 }
 
 }  // namespace surefoot

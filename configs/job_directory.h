@@ -41,6 +41,10 @@ struct JobDirectory {
   // Reads the id from job.json, or makes the folder, an id and the file. Safe when several
   // processes do it at once: all get the same id.
   [[nodiscard]] Result<std::string> job_id(const std::string& name) const;
+  // For a job that has its id already, on a machine that may not see the supervisor's folder: makes
+  // a stand-in where there is none, or takes over that of an earlier job. kInvalid: another job's
+  // supervisor has the folder, or it cannot be made.
+  [[nodiscard]] Status claim(const std::string& name, const std::string& id) const;
   // The same, but makes nothing. kNotFound: no job has been here.
   [[nodiscard]] Result<std::string> existing_job_id(const std::string& name) const;
 };

@@ -52,6 +52,19 @@ TEST_F(JobFile, FillsEveryKeyThatAppliesWithItsDefault) {
   EXPECT_EQ(job.recovery().max_preemptions(), -1);
 }
 
+TEST_F(JobFile, TakesFromOneToAllOfTheHostsWhereNoNumberIsGiven) {
+  const auto most = [&](const std::string& resources) {
+    const config::Job job = load(with("resources: " + resources));
+    EXPECT_LE(job.resources().num_nodes().min(), 2);
+    return job.resources().num_nodes().max();
+  };
+  EXPECT_EQ(most("{workers_per_node: 2}"), 1);
+  EXPECT_EQ(most("{hosts: [a, \"b:2\", u@c, a]}"), 3);
+  EXPECT_EQ(most("{hosts: [a, b, c], num_nodes: 2}"), 2);
+  EXPECT_EQ(most("{hostfile: hosts.txt}"), 10'000);
+  EXPECT_EQ(most("{discovery_command: ./hosts.sh}"), 10'000);
+}
+
 TEST_F(JobFile, LeavesKeysOfOtherKindsAtZero) {
   const config::Job job = load(kRightJob);
   EXPECT_THAT(job.model().hidden(), IsEmpty());

@@ -135,6 +135,7 @@ void read_tree(const Node& root, bool check_files, LoadedJob& job, Reading& read
     return;
   }
   read_message(root, job.job, reading);
+  fill_num_nodes(job.job, reading);
   check_combinations(job.job, reading);
   if (check_files) check_data_files(job.job, reading);
 }

@@ -33,11 +33,13 @@ enum class Cause {
   kEnd,         // making sure that an ended gang is gone
   kBackoff,     // pauses before a next attempt
   kFinish,      // last checkpoint, export, storing, freeing
+  kCapacity,    // waiting for enough machines
 };
-inline constexpr std::size_t kCauseCount = 14;
+inline constexpr std::size_t kCauseCount = 15;
 inline constexpr std::array<std::string_view, kCauseCount> kCauseNames = {
-    "steps",           "redone_steps", "launch", "load",  "restore", "evaluation", "snapshot",
-    "unfinished_step", "detect",       "hang",   "drain", "end",     "backoff",    "finish"};
+    "steps",      "redone_steps", "launch",          "load",   "restore",
+    "evaluation", "snapshot",     "unfinished_step", "detect", "hang",
+    "drain",      "end",          "backoff",         "finish", "capacity"};
 [[nodiscard]] constexpr std::string_view name(Cause cause) {
   return kCauseNames[static_cast<std::size_t>(cause)];
 }

@@ -13,11 +13,13 @@
 
 #include "checkpoint/arena.h"
 #include "common/log.h"
-#include "launcher/effects.h"
 #include "launcher/format.h"
+#include "launcher/machines.h"
 #include "launcher/metrics/metrics.h"
 #include "launcher/mpirun/gang.h"
 #include "launcher/narration.h"
+#include "launcher/nodes/discovery.h"
+#include "launcher/nodes/network.h"
 #include "launcher/observer.h"
 #include "launcher/rules.h"
 
@@ -29,12 +31,12 @@ namespace core = supervisor;
 
 constexpr Duration kPoll = 100ms;
 constexpr Duration kPollEarly = 20ms;
-constexpr Duration kStatusPatience = 200ms;
-constexpr Duration kLastWords =
-    2s;  // a busy machine must not cost the steps and reasons of a gang that has ended
-constexpr Duration kServiceReturns = 5s;  // a new service answers in a quarter of a second
-constexpr Duration kServiceSilence =
-    5s;  // arbitrary; a service whose process is gone is noticed at once
+// How long the last words of a gang that has ended are waited for. Of the only machine: its service
+// may have died with it, and a new one answers in a quarter of a second. Of several, one that says
+// nothing within a second is lost.
+constexpr Duration kServiceReturns = 5s;
+constexpr Duration kLastWords = 1s;
+constexpr Duration kNoticeChange = 1s;  // arbitrary: deadlines that differ by less are the same
 constexpr Duration kSaveInterval = 5s;
 constexpr std::streamoff kLogTail =
     64 * 1024;  // of mpirun's log: its message on who ended stands last
@@ -76,7 +78,7 @@ std::string tail_of(const std::filesystem::path& file) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-class Driver {
+class Driver final : MachineListener {
  public:
   Driver(const DriverSettings& settings, Journal& journal, Console& console);
   Result<int> run();
@@ -87,20 +89,30 @@ class Driver {
   Status decide_all();
   Status decide_one(const core::Event& event);
   void perform(const core::Effect& effect, std::int64_t action);
-  void launch(Attempt attempt, std::int64_t action);
+  void launch(const core::LaunchGang& launch, std::int64_t action);
+
+  // What the machines tell.
+  void happened(core::Event event) override { events_.push_back(std::move(event)); }
+  void answered(core::NodeId node, const service::StatusReply& status, Time at) override;
+  void performed(std::int64_t action, const std::string& outcome) override;
+  void has_result(const JournalResult& result) override;
 
   // Edges that bring news.
   void open();
   void wait();
   void take_signals();
-  Status take_outcomes();
-  void ask_service(Duration patience);
-  void take_answer(const service::StatusReply& status, Time at);
+  void take_hosts();
+  void take_metrics(core::NodeId node, const std::vector<MetricRecord>& metrics);
+  void take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at);
   void look_at_gang();
   bool has_last_words();
   Status save_now_and_then();
 
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
+  [[nodiscard]] std::vector<core::Member> rank_order(std::vector<core::Member> members) const;
+  [[nodiscard]] core::NodeId node_of_rank(int rank) const;
+  [[nodiscard]] service::StatusReply gang_status(core::NodeId newest) const;
+  [[nodiscard]] bool is_of_gang(core::NodeId node) const;
   [[nodiscard]] bool early() const;
   [[nodiscard]] bool worker_seen();
 
@@ -111,39 +123,48 @@ class Driver {
   Narration narration_;
   std::deque<core::Event> events_;
   std::optional<core::Stop> stop_;
+  Status journal_status_;  // of what was noted between decisions
 
   std::filesystem::path arena_folder_;
-  ServiceClient client_;
-  EffectThread effects_;
+  Machines machines_;
+  std::optional<Discovery> discovery_;
   Fd signals_;
   Observer observer_;
   std::optional<Gang> gang_;
+  std::vector<core::Member> members_;  // of the gang, in the order of the ranks
   bool gang_exit_told_ = false;
   std::optional<Time> gang_exit_seen_;
   bool worker_seen_ = false;
 
-  std::optional<service::StatusReply> status_;  // the last answer
-  ProcessId service_;
-  Time answered_{};
-  Time next_poll_{};
+  std::map<core::NodeId, core::NoticeReceived> notices_;  // as told last
   Time saved_{};
-  std::uint64_t records_next_ = 0;
+  core::NodeId metrics_from_ = -1;                        // who told the newest record
+  std::pair<std::int64_t, std::int64_t> metrics_newest_;  // attempt and step of it
   std::unique_ptr<MetricsWriter> metrics_;
 };
 
-EffectContext effect_context(const DriverSettings& settings, const core::Rules& rules,
-                             const std::filesystem::path& arena_folder) {
-  EffectContext context;
+NodeContext node_context(const DriverSettings& settings,
+                         const std::filesystem::path& arena_folder) {
+  NodeContext context;
+  context.alone = core::rules_of(settings.job).fleet.alone;
   context.arena_folder = arena_folder;
   context.job_id = settings.job_id;
-  context.keys = settings.keys;
+  context.keys = client_half(settings.keys);
+  context.directory = settings.directory;
+  context.probe = std::make_shared<StoreProbe>("probe-" + settings.job_id);
   context.service.program = settings.programs.node;
   context.service.job_file = settings.directory.job_file();
   context.service.job_directory = settings.directory.root;
   context.service.supervised = true;
-  context.directory = settings.directory;
-  context.max_steps = settings.job.train().max_steps();
-  context.finish_timeout = core::time_limit(rules, core::Stage::kFinishing) * 9 / 10;
+  BootstrapSettings& others = context.others;
+  others.ssh = settings.job.resources().ssh();
+  others.job_id = settings.job_id;
+  others.job = to_yaml(settings.job);
+  others.keys = settings.keys;
+  others.directory = settings.directory.root;
+  others.arena_folder = arena_folder;
+  others.programs = settings.programs.node.parent_path();
+  others.bundle = settings.job.resources().bundle();
   return context;
 }
 
@@ -158,10 +179,9 @@ Driver::Driver(const DriverSettings& settings, Journal& journal, Console& consol
     : settings_(settings),
       journal_(journal),
       rules_(rules_for(settings)),
-      narration_(console, settings.job.resources().workers_per_node().max(), rules_.max_steps),
+      narration_(console, rules_),
       arena_folder_(arena_folder(settings.job.checkpoint().arena(), settings.job_id)),
-      client_({arena_folder_, settings.keys}, settings.job_id),
-      effects_(effect_context(settings, rules_, arena_folder_)),
+      machines_(node_context(settings, arena_folder_), rules_.fleet, *this),
       saved_(now()) {
   const sigset_t set = handled_signals();
   signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -174,7 +194,25 @@ GangSpec Driver::gang_spec(Attempt attempt) const {
   spec.job_directory = settings_.directory.root;
   spec.arena_folder = arena_folder_;
   spec.attempt = attempt;
-  spec.workers = settings_.job.resources().workers_per_node().max();
+  spec.workers = core::workers_of(members_);
+  if (!rules_.fleet.alone) {
+    std::vector<std::string> addresses;
+    for (const core::Member& member : members_) {
+      const std::string endpoint = machines_.endpoint(member.node);
+      const std::string address = address_of_endpoint(endpoint);
+      const bool local = machines_.local(member.node);
+      addresses.push_back(address);
+      spec.nodes.push_back({local ? host_name() : address, member.workers, endpoint, local});
+    }
+    if (!addresses.empty()) {
+      if (auto own = address_towards(addresses.back())) addresses.push_back(*own);
+    }
+    spec.network = mpi_network(settings_.job.resources().network(), addresses);
+    spec.ports = settings_.job.resources().ports();
+    spec.has_bundle = !settings_.job.resources().bundle().empty();
+    spec.rsh = settings_.programs.worker.parent_path() / "surefoot-rsh";
+    spec.job_id = settings_.job_id;
+  }
   for (const std::string& fault : settings_.faults)
     spec.faults += (spec.faults.empty() ? "" : ";") + fault;
   spec.supervisor_pid = ::getpid();
@@ -193,12 +231,13 @@ Result<int> Driver::run() {
   while (!stop_) {
     wait();
     take_signals();
-    SUREFOOT_TRY(take_outcomes());
-    if (state_.service_up && now() >= next_poll_) ask_service(kStatusPatience);
+    take_hosts();
+    machines_.handle();
+    SUREFOOT_TRY(journal_status_);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
     narration_.show(state_, now());
-    if (now() >= core::deadline(state_)) {
+    if (now() >= core::deadline(rules_, state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
     }
@@ -208,7 +247,7 @@ Result<int> Driver::run() {
   // mpirun may have been ended a moment ago; nobody else reaps it.
   if (gang_) [[maybe_unused]]
     const auto reaped = gang_->poll();
-  effects_.close(now() + 100ms);
+  machines_.close(now() + 100ms);
   return stop_->exit_code;
 }
 
@@ -218,11 +257,13 @@ void Driver::open() {
   if (history.attempt_open) {
     gang_ = Gang::left_behind(journal_.open_gang(), gang_spec(history.attempt));
     alive = !gang_->processes().empty();
-    observer_.follow(history.attempt,
-                     rules_.max_steps.value > 0 ? gang_spec(history.attempt).workers : 1);
+    // How many workers it has only its supervisor knew; that they are all there was seen to.
+    observer_.follow(history.attempt, 1);
   }
   post(core::JobOpened{history, alive});
   if (settings_.cancel) post(core::CancelAsked{});
+  if (!rules_.fleet.alone)
+    discovery_.emplace(discovery_options(settings_.job.resources(), settings_.directory.root));
 }
 
 Status Driver::decide_all() {
@@ -243,7 +284,8 @@ Status Driver::decide_one(const core::Event& event) {
     SUREFOOT_ASSIGN(actions, journal_.record(event, decision));
     spdlog::info("{}: {}", core::name(event), decision.reason);
   }
-  narration_.decided(event, decision.reason);
+  narration_.decided(event, decision.reason, state_);
+  machines_.follow(state_.fleet);
   for (std::size_t i = 0; i < decision.effects.size(); ++i) {
     spdlog::info("  -> {}", core::name(decision.effects[i]));
     narration_.effect(decision.effects[i]);
@@ -253,26 +295,68 @@ Status Driver::decide_one(const core::Event& event) {
 }
 
 void Driver::perform(const core::Effect& effect, std::int64_t action) {
-  if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
-    launch(gang->attempt, action);
+  const Attempt attempt = state_.history.attempt;
+  if (const auto* start = std::get_if<core::StartService>(&effect)) {
+    machines_.start_service(*start, state_.fleet[start->node].host.name, action);
+  } else if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
+    launch(*gang, action);
+  } else if (std::holds_alternative<core::RequestDrain>(effect)) {
+    machines_.drain(state_.fleet, attempt, action);
+  } else if (std::holds_alternative<core::TellEveryone>(effect)) {
+    machines_.tell_everyone(state_.fleet, action);
+  } else if (std::holds_alternative<core::CollectTraces>(effect)) {
+    machines_.collect_traces(attempt, gang_, action);
+  } else if (std::holds_alternative<core::EndGang>(effect)) {
+    machines_.end_gang(state_.fleet, attempt, gang_, action);
+  } else if (const auto* finish = std::get_if<core::FinishJob>(&effect)) {
+    machines_.finish(finish->node, rules_.max_steps,
+                     core::time_limit(rules_, core::Stage::kFinishing) * 9 / 10, action);
+  } else if (const auto* flush = std::get_if<core::FlushAndKeepArena>(&effect)) {
+    machines_.flush(flush->nodes, action);
+  } else if (std::holds_alternative<core::FreeArena>(effect)) {
+    machines_.free(action);
   } else if (const auto* stop = std::get_if<core::Stop>(&effect)) {
     stop_ = *stop;
     if (action != 0) (void)journal_.done(action);
-  } else if (!std::holds_alternative<core::RecordAttemptEnd>(effect) &&
-             !std::holds_alternative<core::RecordRecovery>(effect)) {
-    effects_.start(effect, action, gang_);
   }
 }
 
-void Driver::launch(Attempt attempt, std::int64_t action) {
+void Driver::performed(std::int64_t action, const std::string& outcome) {
+  if (outcome != "done") spdlog::warn("{}", outcome);
+  if (action != 0 && journal_status_) journal_status_ = journal_.done(action, outcome);
+}
+
+void Driver::has_result(const JournalResult& result) {
+  if (journal_status_) journal_status_ = journal_.set_result(result);
+}
+
+// mpirun begins with the machine that it runs on.
+std::vector<core::Member> Driver::rank_order(std::vector<core::Member> members) const {
+  std::stable_partition(members.begin(), members.end(), [this](const core::Member& member) {
+    return machines_.local(member.node);
+  });
+  return members;
+}
+
+core::NodeId Driver::node_of_rank(int rank) const {
+  for (const core::Member& member : members_) {
+    if (rank >= 0 && rank < member.workers) return member.node;
+    rank -= member.workers;
+  }
+  return -1;
+}
+
+void Driver::launch(const core::LaunchGang& launch, std::int64_t action) {
+  const Attempt attempt = launch.attempt;
+  members_ = rank_order(launch.members);
   auto gang = Gang::start(gang_spec(attempt));
   gang_.reset();
   if (gang) gang_ = std::move(*gang);
   gang_exit_told_ = false;
   gang_exit_seen_.reset();
   worker_seen_ = false;
-  observer_.follow(attempt, settings_.job.resources().workers_per_node().max());
-  next_poll_ = now();
+  observer_.follow(attempt, core::workers_of(members_));
+  machines_.ask_at_once();
   std::string outcome = "done";
   if (gang_) {
     if (Status noted = journal_.launched(attempt, gang_->mpirun()); !noted)
@@ -291,12 +375,12 @@ bool Driver::early() const {
 }
 
 void Driver::wait() {
-  Time until = std::min(core::deadline(state_), now() + kPoll);
-  if (state_.service_up) until = std::min(until, next_poll_);
+  machines_.set_pace(early() ? kPollEarly : kPoll);
+  Time until = std::min(core::deadline(rules_, state_), now() + kPoll);
   if (gang_ && !gang_exit_told_ && early()) until = std::min(until, now() + kPollEarly);
   const auto patience = std::chrono::ceil<std::chrono::milliseconds>(
       std::max<Duration>(until - now(), Duration::zero()));
-  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {effects_.event_fd(), POLLIN, 0}};
+  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {machines_.event_fd(), POLLIN, 0}};
   ::poll(fds, 2, static_cast<int>(patience.count()));
 }
 
@@ -312,60 +396,73 @@ void Driver::take_signals() {
   }
 }
 
-Status Driver::take_outcomes() {
-  for (EffectOutcome& outcome : effects_.take()) {
-    if (outcome.result) SUREFOOT_TRY(journal_.set_result(*outcome.result));
-    if (outcome.action != 0) SUREFOOT_TRY(journal_.done(outcome.action, outcome.outcome));
-    if (outcome.outcome != "done") spdlog::warn("{}", outcome.outcome);
-    if (!outcome.event) continue;
-    if (std::holds_alternative<core::ServiceAnswered>(outcome.event->what)) {
-      answered_ = next_poll_ = now();
-      service_ = {};
-    }
-    // Ranks that outlived mpirun may have finished steps that nobody has told yet.
-    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && state_.service_up)
-      ask_service(kLastWords);
-    outcome.event->at = now();
-    events_.push_back(std::move(*outcome.event));
-  }
-  return {};
+void Driver::take_hosts() {
+  if (!discovery_) return;
+  if (const auto complaint = discovery_->complaint()) narration_.warning(*complaint);
+  const auto hosts = discovery_->take();
+  if (!hosts) return;
+  core::HostsListed listed;
+  for (const HostSpec& host : *hosts)
+    listed.hosts.push_back({host.name, host.slots, is_this_machine(host.name)});
+  post(std::move(listed));
 }
 
-void Driver::ask_service(Duration patience) {
-  if (service_.pid != 0 && !is_alive(service_)) {
-    spdlog::warn("the service is gone");
-    service_ = {};
-    return post(core::ServiceLost{});
-  }
-  service::Request request;
-  request.mutable_status()->set_records_from(records_next_);
-  auto reply = client_.call(std::move(request), now() + patience);
-  const Time at = now();
-  next_poll_ = at + (early() ? kPollEarly : kPoll);
-  if (reply) return take_answer(reply->status(), at);
-  if (at - answered_ < kServiceSilence) return;
-  spdlog::warn("the service has not answered for 5 s");
-  post(core::ServiceLost{});
+bool Driver::is_of_gang(core::NodeId node) const {
+  return rules_.fleet.alone || state_.fleet[node].in_gang;
 }
 
-void Driver::take_answer(const service::StatusReply& status, Time at) {
-  answered_ = at;
-  if (service_.pid != status.pid()) {
-    auto process = process_of(status.pid());
-    service_ = process ? *process : ProcessId{};
+// What the services of the gang's machines know of it together.
+service::StatusReply Driver::gang_status(core::NodeId newest) const {
+  service::StatusReply together = *machines_.status(newest);
+  for (core::NodeId node = 0; node < static_cast<core::NodeId>(state_.fleet.size()); ++node) {
+    const service::StatusReply* other = machines_.status(node);
+    if (node == newest || other == nullptr || !is_of_gang(node)) continue;
+    together.mutable_ranks()->MergeFrom(other->ranks());
+    together.mutable_fired_faults()->MergeFrom(other->fired_faults());
+    together.set_durable_step(std::max(together.durable_step(), other->durable_step()));
+    together.set_ready_step(std::max(together.ready_step(), other->ready_step()));
   }
-  // An arena that was made anew counts its records from the start.
-  records_next_ = status.records_next() < records_next_ ? 0 : status.records_next();
+  return together;
+}
+
+void Driver::answered(core::NodeId node, const service::StatusReply& status, Time at) {
+  if (status.has_notice()) take_notice(node, status.notice(), at);
+  if (!is_of_gang(node)) return;
   std::vector<MetricRecord> metrics;
   for (const service::Record& record : status.records()) metrics.push_back(metric_of(record));
-  if (metrics_ && !metrics.empty()) {
-    if (Status written = metrics_->append(metrics); !written)
-      narration_.warning("metrics of some steps are lost: " + written.error().message);
-  }
-  for (core::Event& event : observer_.observe(status, worker_seen(), at))
+  take_metrics(node, metrics);
+  const service::StatusReply together = gang_status(node);
+  for (core::Event& event : observer_.observe(together, worker_seen(), at))
     events_.push_back(std::move(event));
-  narration_.answered(status, metrics);
-  status_ = status;
+  narration_.answered(together);
+}
+
+// Each machine of the gang tells of the same steps.
+void Driver::take_metrics(core::NodeId node, const std::vector<MetricRecord>& metrics) {
+  std::vector<MetricRecord> fresh;
+  for (const MetricRecord& metric : metrics) {
+    const auto at = std::pair(metric.record.attempt, metric.record.step);
+    if (node != metrics_from_ && at <= metrics_newest_) continue;
+    fresh.push_back(metric);
+    metrics_from_ = node;
+    metrics_newest_ = at;
+  }
+  if (fresh.empty()) return;
+  narration_.learn(fresh);
+  if (!metrics_) return;
+  if (Status written = metrics_->append(fresh); !written)
+    narration_.warning("metrics of some steps are lost: " + written.error().message);
+}
+
+void Driver::take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at) {
+  const Time leaves = at + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+                               std::clamp(notice.seconds_left(), -1e6, 1e6)));
+  const auto told = notices_.find(node);
+  const bool same =
+      told != notices_.end() && std::chrono::abs(*told->second.leaves - leaves) < kNoticeChange;
+  if (same) return;
+  notices_[node] = core::NoticeReceived{leaves, node};
+  post(core::NoticeReceived{leaves, node});
 }
 
 bool Driver::worker_seen() {
@@ -374,16 +471,22 @@ bool Driver::worker_seen() {
   return worker_seen_;
 }
 
-// The last steps, the marks of injected faults and the ranks' last words lie in the arena, where
-// only a service can read them; one that died with the gang is on its way back. They come before
-// the end of the gang, or it would be judged by less than is known.
+// The last steps, the marks of injected faults and the ranks' last words lie in the arenas, where
+// only a service can read them. They come before the end of the gang, or it would be judged by less
+// than is known.
 bool Driver::has_last_words() {
-  if (!gang_exit_seen_) gang_exit_seen_ = now();
+  if (!gang_exit_seen_) {
+    gang_exit_seen_ = now();
+    machines_.ask_at_once();
+  }
   const bool wanted = state_.history.attempt_open && state_.doing != core::Doing::kEnding;
-  if (!wanted || now() - *gang_exit_seen_ > kServiceReturns) return true;
-  status_.reset();
-  if (state_.service_up) ask_service(kLastWords);
-  return status_.has_value();
+  const Duration patience = rules_.fleet.alone ? kServiceReturns : kLastWords;
+  if (!wanted || now() - *gang_exit_seen_ > patience) return true;
+  for (const core::Member& member : members_) {
+    const auto answered = machines_.answered_at(member.node);
+    if (!answered || *answered <= *gang_exit_seen_) return false;
+  }
+  return true;
 }
 
 void Driver::look_at_gang() {
@@ -397,13 +500,21 @@ void Driver::look_at_gang() {
   facts.mpirun = *exit;
   const std::filesystem::path logs = settings_.directory.attempt_logs(facts.attempt);
   facts.mpirun_log = tail_of(logs / "mpirun.log");
-  for (int rank = 0; rank < settings_.job.resources().workers_per_node().max(); ++rank) {
+  for (int rank = 0; rank < core::workers_of(members_); ++rank) {
     facts.rank_logs[rank] = tail_of(logs / fmt::format("rank-{}.log", rank));
   }
-  facts.host = host_name();
-  facts.status = status_;
+  for (const core::Member& member : members_) {
+    if (machines_.status(member.node) == nullptr) continue;
+    facts.status = gang_status(member.node);
+    break;
+  }
   facts.at = now();
-  post(core::GangExited{core::GangExited(gang_exited(facts))});
+  core::GangExited exited = gang_exited(facts);
+  core::Culprit& culprit = exited.culprit;
+  culprit.node = node_of_rank(culprit.rank);
+  if (culprit.node >= 0)
+    culprit.host = rules_.fleet.alone ? host_name() : state_.fleet[culprit.node].host.name;
+  post(std::move(exited));
 }
 
 Status Driver::save_now_and_then() {

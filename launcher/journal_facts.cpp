@@ -1,5 +1,8 @@
 #include "launcher/journal_facts.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
 
 namespace surefoot {
@@ -21,6 +24,16 @@ Number number_of(const Facts& facts, const std::string& key) {
   return number;
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
 JobState state_named(const std::string& text) {
   for (const JobState state :
        {JobState::kDone, JobState::kInterrupted, JobState::kFailed, JobState::kCancelled}) {
@@ -35,6 +48,8 @@ Facts to_facts(const History& h) {
   Facts facts{
       {"history.attempt", fmt::to_string(h.attempt.value)},
       {"history.attempt_open", fmt::to_string(int{h.attempt_open})},
+      {"history.gang", fmt::format("{}", fmt::join(h.gang, "\n"))},
+      {"history.numerics_id", h.numerics_id},
       {"history.finished_step", fmt::to_string(h.finished_step.value)},
       {"history.failures_in_row", fmt::to_string(h.failures_in_row)},
       {"history.idle_in_row", fmt::to_string(h.idle_in_row)},
@@ -58,6 +73,8 @@ History history_of(const Facts& facts) {
   History h;
   h.attempt = Attempt{number_of(facts, "history.attempt")};
   h.attempt_open = number_of(facts, "history.attempt_open") != 0;
+  h.gang = lines_of(text_of(facts, "history.gang"));
+  h.numerics_id = text_of(facts, "history.numerics_id");
   h.finished_step = Step{number_of(facts, "history.finished_step")};
   h.failures_in_row = number_of(facts, "history.failures_in_row");
   h.idle_in_row = number_of(facts, "history.idle_in_row");

@@ -225,7 +225,7 @@ TEST_F(JournalTest, SeesOrSurvivesDamageInAnyPlace) {
     const State& state = self.state();
     const Attempt attempt = state.history.attempt;
     const Step next = state.history.finished_step.next();
-    if (state.doing == Doing::kStartingService) {
+    if (state.doing == Doing::kAssembling) {
       self.feed(ServiceAnswered{}, now);
     } else if (state.doing == Doing::kRunning && state.attempt_step.value < 0) {
       self.feed(StepFinished{attempt, next, Time(std::chrono::seconds(static_cast<int>(now)))},

@@ -82,7 +82,6 @@ supervisor::Culprit culprit_of(const GangEndFacts& facts, int rank, const servic
                                int code, int signal) {
   supervisor::Culprit culprit;
   culprit.rank = rank;
-  if (rank >= 0) culprit.host = facts.host;
   if (line != nullptr) {
     culprit.step = Step{line->step()};
     culprit.phase = phase_of(*line);

@@ -38,10 +38,9 @@ struct NamedByMpirun {
 
 struct GangEndFacts {
   Attempt attempt;
-  ExitStatus mpirun;                     // as waited for; code -1 and signal 0: not known
-  std::string mpirun_log;                // its end
-  std::map<int, std::string> rank_logs;  // the ends of the ranks' own
-  std::string host;
+  ExitStatus mpirun;                           // as waited for; code -1 and signal 0: not known
+  std::string mpirun_log;                      // its end
+  std::map<int, std::string> rank_logs;        // the ends of the ranks' own
   std::optional<service::StatusReply> status;  // the last one
   Time at;
 };

@@ -165,7 +165,6 @@ GangEndFacts facts(int code, int signal, const std::string& log) {
   facts.mpirun.code = code;
   facts.mpirun.signal = signal;
   facts.mpirun_log = log;
-  facts.host = "vm";
   facts.at = kNow;
   return facts;
 }

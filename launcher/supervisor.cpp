@@ -49,15 +49,6 @@ Duration time_limit(const Rules& rules, Stage stage) {
   return rules.hang_timeout;
 }
 
-Time deadline(const State& state) {
-  if (state.doing == Doing::kNothing || state.doing == Doing::kStopped) return Time::max();
-  // A gang whose service is away cannot be seen to make steps, so its clock stands still. The tries
-  // to start the service are limited, so this ends.
-  const bool blind = state.doing == Doing::kRunning && !state.service_up;
-  const Time own = blind || state.doing == Doing::kStartingService ? Time::max() : state.deadline;
-  return state.service_up ? own : std::min(own, state.service_deadline);
-}
-
 Decision decide(const Rules& rules, State state, const Event& event) {
   return Machine(rules, std::move(state)).run(event);
 }
@@ -70,6 +61,7 @@ Decision Machine::run(const Event& event) {
     ignore("the job is not open yet");
   } else {
     std::visit([this](const auto& e) { on(e); }, event.what);
+    tend();
   }
   return Decision{std::move(s_), std::move(effects_), reason_, record_};
 }
@@ -110,93 +102,22 @@ void Machine::on(const JobOpened& e) {
   h.state = JobState::kRunning;
   stop_if_totals_are_used_up();
   s_.leftover = h.attempt_open;
-  s_.doing = Doing::kStartingService;
-  start_service();
+  open_fleet();
+  assemble();
   because(h.attempt_open ? "an earlier supervisor left a gang, which the service must help to end"
                          : "the service comes before the gang");
-}
-
-// ---- The service ----
-
-void Machine::start_service() {
-  s_.service_asked = true;
-  s_.service_deadline = s_.now + rules_.service_timeout;
-  perform(StartService{});
-}
-
-void Machine::on(const ServiceAnswered& e) {
-  if (s_.service_up) return ignore("the service was known to be up");
-  if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  s_.service_up = s_.service_seen = true;
-  s_.service_asked = false;
-  s_.service_failures = 0;
-  s_.service_deadline = Time::max();
-  // Steps may have finished while nobody looked.
-  learn(std::max(e.ready, e.durable));
-  switch (s_.doing) {
-    case Doing::kStartingService:
-      s_.history.accounting.spend(Cause::kLaunch, s_.now);
-      return proceed("the service is up");
-    case Doing::kRunning:
-      // Nobody looked while the service was away.
-      s_.deadline = std::max(s_.deadline, s_.now + time_limit(rules_, s_.stage));
-      return because("the service is back, training has gone on");
-    case Doing::kDraining:
-      perform(RequestDrain{s_.history.attempt});
-      return because("the service is back, it may not have heard of the drain");
-    case Doing::kEnding:
-      perform(EndGang{s_.history.attempt});
-      s_.deadline = s_.now + rules_.end_retry;
-      return because("the service is back, it can tell who of the gang is left");
-    case Doing::kFinishing:
-      ask_to_finish();
-      return because("the service is back, it may not have heard that the job is to be finished");
-    case Doing::kClosing:
-      perform(FlushAndKeepArena{});
-      return because(
-          "the service is back, it may not have heard that the newest step is to be stored");
-    default:
-      return because("the service is back");
-  }
-}
-
-void Machine::on(const ServiceLost&) {
-  if (!s_.service_up) return ignore("the service was known to be away");
-  s_.service_up = false;
-  if (s_.doing == Doing::kClosing && s_.freeing) return because("the service was to end");
-  start_service();
-  because(gang_may_run() ? "the service died; the gang goes on without it" : "the service died");
-}
-
-void Machine::on(const ServiceStartFailed& e) {
-  if (s_.service_up || !s_.service_asked) return ignore("no start of the service was asked for");
-  service_failed(e.message);
-}
-
-void Machine::service_failed(const std::string& message) {
-  s_.service_asked = false;
-  ++s_.service_failures;
-  if (s_.doing == Doing::kStartingService) {
-    s_.history.accounting.spend(Cause::kLaunch, s_.now);
-    s_.service_deadline = Time::max();
-    count_failure(s_.history.finished_step, "the checkpoint service did not start: " + message,
-                  false);
-    return after_setback("the service did not start, nothing can be launched");
-  }
-  s_.service_deadline = s_.now + std::max<Duration>(rules_.backoff, std::chrono::seconds(1));
-  if (s_.doing == Doing::kRunning && s_.service_failures >= kServiceTries) {
-    s_.end.culprit.reason = "the checkpoint service did not start: " + message;
-    s_.end.culprit.step = s_.history.finished_step;
-    return end_gang(Outcome::kFailed, "the service cannot be started and the gang cannot be seen");
-  }
-  because("the service did not start; once more in a moment");
 }
 
 // ---- The gang ----
 
 void Machine::proceed(std::string_view sentence) {
   if (s_.history.attempt_open) {
+    if (asks_gang_first()) {
+      assemble();
+      return because("the machines of the gang left behind are asked first");
+    }
     open_attempt_end();
+    close_the_asking();
     if (s_.gang_alive && !stopping()) {
       s_.stage = Stage::kStepping;
       return drain(Outcome::kAbandoned, s_.now + rules_.drain_timeout,
@@ -205,13 +126,10 @@ void Machine::proceed(std::string_view sentence) {
     return end_gang(Outcome::kAbandoned, "a gang is never adopted: the one left behind is ended");
   }
   if (stopping()) return close(sentence);
-  if (!s_.service_up) {
-    s_.doing = Doing::kStartingService;
-    if (!s_.service_asked) start_service();
-    return because(sentence);
-  }
-  launch();
   because(sentence);
+  std::vector<Member> members = members_for_launch();
+  if (members.empty()) return assemble();
+  if (!secures_steps(members)) launch(std::move(members));
 }
 
 void Machine::open_attempt_end() {
@@ -220,15 +138,25 @@ void Machine::open_attempt_end() {
   s_.end.first_step = s_.history.finished_step;
 }
 
-void Machine::launch() {
+void Machine::launch(std::vector<Member> members) {
   History& h = s_.history;
   h.attempt = h.attempt.next();
   h.attempt_open = true;
+  h.gang.clear();
+  for (const Member& member : members) {
+    s_.fleet[member.node].in_gang = true;
+    h.gang.push_back(s_.fleet[member.node].host.name);
+  }
+  h.numerics_id = s_.reference.numerics_id;
+  s_.members = std::move(members);
+  s_.launched = true;
+  s_.grow_at = Time::max();
   s_.doing = Doing::kRunning;
   s_.stage = Stage::kLaunching;
   s_.deadline = s_.now + time_limit(rules_, s_.stage);
   s_.attempt_step = Step{-1};
-  s_.leftover = s_.exited = s_.fault_fired = s_.notice = false;
+  s_.leftover = s_.exited = s_.fault_fired = s_.notice = s_.regroup = false;
+  s_.lost.clear();
   s_.verdict.reset();
   s_.not_ended.clear();
   open_attempt_end();
@@ -237,7 +165,7 @@ void Machine::launch() {
     s_.recovery.wait = s_.now - s_.mark;
   }
   s_.mark = s_.now;
-  perform(LaunchGang{h.attempt});
+  perform(LaunchGang{h.attempt, s_.members});
 }
 
 void Machine::on(const GangLaunched& e) {
@@ -317,6 +245,8 @@ void Machine::on(const StepFinished& e) {
     s_.end.culprit = {};
   }
   if (s_.doing == Doing::kRunning) {
+    // Others may have come while it started.
+    if (first) weigh_growth(false);
     if (s_.stage == Stage::kEvaluating) s_.stage = Stage::kStepping;
     s_.deadline = s_.now + time_limit(rules_, s_.stage);
   }
@@ -400,7 +330,8 @@ void Machine::end_gang(Outcome verdict, std::string_view sentence) {
   s_.deadline = s_.now + rules_.end_retry;
   s_.end_limit = s_.now + rules_.end_timeout;
   // Only the service knows who of the gang is left.
-  if (!s_.service_up && !s_.service_asked && s_.service_deadline == Time::max()) start_service();
+  if (alone() && s_.fleet[0].standing == Standing::kOut && s_.fleet[0].due == Time::max())
+    start_service(s_.fleet[0]);
   perform(EndGang{s_.history.attempt});
   because(sentence);
 }
@@ -408,6 +339,12 @@ void Machine::end_gang(Outcome verdict, std::string_view sentence) {
 void Machine::on(const GangEnded& e) {
   if (!is_current(e.attempt)) return;
   if (s_.doing != Doing::kEnding) return ignore("the gang was not asked to end");
+  if (!alone() && std::any_of(s_.fleet.begin(), s_.fleet.end(), [](const Node& node) {
+        return node.in_gang && node.standing == Standing::kPreparing;
+      })) {
+    return because("a machine's service is on its way back: who is left there is not known yet",
+                   false);
+  }
   s_.history.accounting.spend(s_.verdict == Outcome::kHung ? Cause::kHang : Cause::kEnd, s_.now);
   judge();
 }

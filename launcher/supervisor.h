@@ -7,8 +7,9 @@
 // when deadline(state) has passed. Diagram and tables: docs/supervisor.md.
 //
 // What it guarantees, whatever is lost, late or repeated (supervisor_sim_test.cpp):
-//   - at most one gang: attempt n+1 is launched only after attempt n is verified gone (GangEnded);
-//   numbers only rise
+//   - at most one gang: attempt n+1 is launched only after attempt n is verified gone on every
+//     machine that can be asked (GangEnded); a machine that cannot be is lost to the attempt, and
+//     is rid of what it still runs before it is taken again; numbers only rise
 //   - no gang is adopted: one left by a dead supervisor is drained, ended, and followed by the next
 //   attempt
 //   - the arena is freed only when the job is done, has no finished step, or was cancelled and its
@@ -29,6 +30,7 @@
 #include "common/ids.h"
 #include "common/phase.h"
 #include "launcher/accounting.h"
+#include "launcher/fleet.h"
 
 namespace surefoot::supervisor {
 
@@ -61,6 +63,7 @@ struct Rules {
   Duration service_timeout =
       std::chrono::seconds(30);  // the driver's own limit for StartService is to be below it
   Duration close_timeout = std::chrono::minutes(5);  // writing the newest step to the store
+  FleetRules fleet;
 };
 inline constexpr std::int64_t kBackoffLimit =
     60;  // the pause doubles up to so many times `backoff`
@@ -87,7 +90,8 @@ enum class Stage {
 enum class Outcome {
   kDone,       // exit code 0 after the last step
   kDrained,    // left after a step since the user or a notice asked
-  kPreempted,  // left, or was ended, since its node goes
+  kPreempted,  // left, or was ended, since one of its machines goes or is lost
+  kRegrouped,  // left after a step since there are other machines now
   kFailed,     // crashed, or left too early
   kHung,       // finished no step in time
   kRefused,    // exit codes 64..66
@@ -104,6 +108,7 @@ struct Culprit {
   Step step;  // in hand
   Phase phase = Phase::kStarting;
   std::string reason;  // without times, pids or attempt numbers: it is compared with the last one
+  NodeId node = -1;    // -1: not known
   friend bool operator==(const Culprit&, const Culprit&) = default;
 };
 
@@ -116,6 +121,10 @@ struct AttemptEnd {
   Step first_step;  // newest finished step of the job when it was launched
   Step last_step;   // and when it was gone
   Culprit culprit;
+  // Of a preemption with a notice: from the notice to the gang's end, and what was left then until
+  // the machine goes; none: there was no notice, or it named no time.
+  std::optional<Duration> drained_after;
+  std::optional<Duration> time_left;
   friend bool operator==(const AttemptEnd&, const AttemptEnd&) = default;
 };
 
@@ -126,6 +135,8 @@ enum class JobState { kRunning, kDone, kInterrupted, kFailed, kCancelled };
 struct History {
   Attempt attempt;                   // highest number ever given out
   bool attempt_open = false;         // its gang was not yet verified gone
+  std::vector<std::string> gang;     // names of the machines of the open attempt
+  std::string numerics_id;           // of the machines that the job has run on; empty: not known
   Step finished_step;                // newest finished step that was ever seen
   std::int64_t failures_in_row = 0;  // counted, without a new finished step
   std::int64_t idle_in_row = 0;      // attempts of any kind without one: decides the backoff
@@ -148,17 +159,33 @@ struct JobOpened {
   bool gang_alive = false;  // mpirun or a worker of history.attempt lives
 };
 
-// The service runs. -1: it has none.
+// The machines that there are now, all of them; those of before that are not named go.
+struct HostsListed {
+  std::vector<HostSpec> hosts;
+};
+
+// The machine's service runs, and the machine has passed its checks. -1: it has none.
 struct ServiceAnswered {
   Step ready{-1};    // newest READY snapshot
   Step durable{-1};  // newest verified checkpoint
+  NodeId node = 0;
+  NodeFacts facts{};
 };
-// Its process is gone, or it does not answer. Told again as long as it is so: an answer that was
-// under way when it died is then not the last word.
-struct ServiceLost {};
+// Its process is gone, or (of the only machine) does not answer. Told again as long as it is so: an
+// answer that was under way when it died is then not the last word.
+struct ServiceLost {
+  NodeId node = 0;
+};
 // `message` names no pid or time: it is compared with the last one.
 struct ServiceStartFailed {
   std::string message;
+  NodeId node = 0;
+};
+// The machine has not answered for heartbeat_timeout, or for a second after a gang's end. Told
+// again as long as it is so. Not told of the only machine of a job.
+struct NodeLost {
+  NodeId node = 0;
+  std::string message;  // "it has not answered for 5 s"
 };
 
 struct GangLaunched {
@@ -192,7 +219,8 @@ struct GangExited {
   Culprit culprit;
   Time died;  // last sign of life of the culprit
 };
-// mpirun and every worker of it are verified gone, and their last StepFinished were told.
+// mpirun and every worker of it on a machine that is not lost are verified gone, and their last
+// StepFinished were told.
 struct GangEnded {
   Attempt attempt;
 };
@@ -212,6 +240,7 @@ struct Interrupted {};
 // The machine goes, at that time.
 struct NoticeReceived {
   std::optional<Time> leaves;
+  NodeId node = 0;
 };
 struct CancelAsked {};
 
@@ -237,10 +266,10 @@ struct TimerFired {};
 
 struct Event {
   Time at;  // does not go back; an earlier time than the last one's is read as the last one's
-  std::variant<JobOpened, ServiceAnswered, ServiceLost, ServiceStartFailed, GangLaunched,
-               LaunchFailed, StageReached, StepFinished, FaultFired, GangExited, GangEnded,
-               GangNotEnded, TracesCollected, Interrupted, NoticeReceived, CancelAsked, JobFinished,
-               FinishFailed, ArenaFlushed, ArenaFreed, TimerFired>
+  std::variant<JobOpened, HostsListed, ServiceAnswered, ServiceLost, ServiceStartFailed, NodeLost,
+               GangLaunched, LaunchFailed, StageReached, StepFinished, FaultFired, GangExited,
+               GangEnded, GangNotEnded, TracesCollected, Interrupted, NoticeReceived, CancelAsked,
+               JobFinished, FinishFailed, ArenaFlushed, ArenaFreed, TimerFired>
       what;
 };
 [[nodiscard]] std::string_view name(const Event& event);  // "StepFinished"
@@ -250,11 +279,17 @@ struct Event {
 // Each may be performed twice (its supervisor died between performing and recording), so all are
 // idempotent but LaunchGang, which the journal makes safe: its attempt is recorded as open first.
 
-// Find the running one, or start it -> ServiceAnswered | ServiceStartFailed.
-struct StartService {};
+// Find the machine's running one, or start it; end what attempts below `spare` have left there, and
+// look the machine over -> ServiceAnswered | ServiceStartFailed. Of several for one machine only
+// the last one's outcome is told.
+struct StartService {
+  NodeId node = 0;
+  Attempt spare;
+};
 // -> GangLaunched | LaunchFailed; then StageReached, StepFinished, ..., GangExited.
 struct LaunchGang {
   Attempt attempt;
+  std::vector<Member> members;
 };
 // Set the drain bit. No answer but the gang's exit.
 struct RequestDrain {
@@ -264,15 +299,24 @@ struct RequestDrain {
 struct CollectTraces {
   Attempt attempt;
 };
-// SIGKILL mpirun and every worker, wait, verify, read the last steps -> GangEnded | GangNotEnded.
+// SIGKILL mpirun and every worker, wait, verify, read the last steps -> GangEnded | GangNotEnded,
+// and NodeLost before them for each machine that cannot be asked.
 struct EndGang {
   Attempt attempt;
 };
-// Store the last step, export -> JobFinished | FinishFailed.
-struct FinishJob {};
-// Newest READY step to the store; arena and service stay for arena_ttl -> ArenaFlushed.
-struct FlushAndKeepArena {};
-// End the service, remove the arena -> ArenaFreed.
+// All machines of the job go: each is to bring to storage what it can. No answer.
+struct TellEveryone {};
+// Store the last step, export, on that machine -> JobFinished | FinishFailed.
+struct FinishJob {
+  NodeId node = 0;
+};
+// The newest READY step on these machines to the store, by one of those that hold it: the first of
+// them that can. Arena and service stay for arena_ttl -> ArenaFlushed. Asked when the job stops,
+// and when only machines that go hold the newest step (kSaving).
+struct FlushAndKeepArena {
+  std::vector<NodeId> nodes;
+};
+// End the services, remove the arenas -> ArenaFreed.
 struct FreeArena {};
 // For journal and log. No answer.
 struct RecordAttemptEnd {
@@ -290,20 +334,21 @@ struct Stop {
 };
 
 using Effect =
-    std::variant<StartService, LaunchGang, RequestDrain, CollectTraces, EndGang, FinishJob,
-                 FlushAndKeepArena, FreeArena, RecordAttemptEnd, RecordRecovery, Stop>;
+    std::variant<StartService, LaunchGang, RequestDrain, CollectTraces, EndGang, TellEveryone,
+                 FinishJob, FlushAndKeepArena, FreeArena, RecordAttemptEnd, RecordRecovery, Stop>;
 [[nodiscard]] std::string_view name(const Effect& effect);  // "LaunchGang"
 
 // ---- State ----
 
 enum class Doing {
-  kNothing,          // before JobOpened
-  kStartingService,  // nothing runs; the service is needed first
-  kRunning,          // a gang was launched
-  kDraining,         // it was asked to leave after the step in hand
-  kCollecting,       // it hangs; traces are taken
-  kEnding,           // it is being ended, or has exited and is being verified gone
+  kNothing,     // before JobOpened
+  kAssembling,  // nothing runs; services, and enough machines, are needed first
+  kRunning,     // a gang was launched
+  kDraining,    // it was asked to leave after the step in hand
+  kCollecting,  // it hangs; traces are taken
+  kEnding,      // it is being ended, or has exited and is being verified gone
   kBackingOff,
+  kSaving,     // machines that go hold the newest step: it is stored before others go on
   kFinishing,  // all steps are done; the service stores and exports
   kClosing,    // the arena is flushed or freed, then Stop
   kStopped,
@@ -316,11 +361,14 @@ struct State {
   Time now{};
   Time deadline = Time::max();  // of `doing`
 
-  bool service_up = false;
-  bool service_seen = false;   // it has answered this supervisor, so finished_step is right
-  bool service_asked = false;  // a StartService is in hand
-  Time service_deadline = Time::max();  // of the StartService in hand, or when to ask again
-  int service_failures = 0;             // in a row
+  Fleet fleet;
+  Time fleet_due = Time::max();  // before it no machine of it is due
+  NodeFacts reference;           // what machines have to be like
+  bool service_seen = false;     // one has answered this supervisor, so finished_step is right
+  Step secured{-1};              // newest step that was brought to the store, or could not be
+  bool launched = false;  // by this supervisor: machines that have not answered are not waited for
+  std::vector<Member> members;  // of the attempt in hand
+  Time grow_at = Time::max();   // then the gang is drained, to go on with more machines
 
   // The attempt in hand, while history.attempt_open.
   Stage stage = Stage::kLaunching;
@@ -329,13 +377,17 @@ struct State {
   bool gang_alive = false;  // leftover only: worth a drain
   bool exited = false;      // GangExited was seen
   bool fault_fired = false;
-  bool notice = false;             // it was drained since the machine goes
+  bool notice = false;             // it was drained since a machine goes
+  std::string lost;                // the first of its machines that is lost, and why; empty: none
+  bool regroup = false;            // it was drained since there are other machines now
+  bool everyone_told = false;      // TellEveryone was performed
   std::optional<Outcome> verdict;  // why we end it
   AttemptEnd end;                  // as far as known; end.first_step is set at launch
   Time end_limit{};                // kEnding: give up then
   Time finish_limit{};             // kFinishing: give up then
   int finish_pauses = 0;           // kFinishing: so many times it was asked again
   bool finish_asked = false;       // kFinishing: FinishJob is in hand, else a pause
+  NodeId finishing_node = 0;       // ... by this machine
   std::string not_finished;        // why the last try failed
   std::string not_ended;           // who was left when it was last looked
 
@@ -350,9 +402,10 @@ struct State {
   Recovery recovery;
 };
 
-// When decide() wants TimerFired at the latest, if nothing else happens. Time::max(): never
+// When decide() wants TimerFired at the latest, if nothing else happens; now and then for nothing,
+// since it is not looked for the next machine that is due after each event. Time::max(): never
 // (stopped, or not yet opened).
-[[nodiscard]] Time deadline(const State& state);
+[[nodiscard]] Time deadline(const Rules& rules, const State& state);
 
 struct Decision {
   State next;

@@ -6,11 +6,7 @@
 namespace surefoot::supervisor {
 namespace {
 
-// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
-// is READY already. The same goes for an evaluation.
-bool worth_a_drain(Stage stage) {
-  return stage == Stage::kStepping || stage == Stage::kFinishing;
-}
+constexpr Duration kGrowthPatience = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -18,8 +14,9 @@ void Machine::on(const Interrupted&) {
   ++s_.interrupts;
   stop_when_free(kExitInterrupted, JobState::kInterrupted, "interrupted");
   switch (s_.doing) {
-    case Doing::kStartingService:
+    case Doing::kAssembling:
     case Doing::kBackingOff:
+    case Doing::kSaving:
       if (!s_.history.attempt_open) return close("interrupted while nothing runs");
       return proceed("interrupted before a gang left behind was ended");
     case Doing::kRunning:
@@ -51,14 +48,18 @@ void Machine::on(const Interrupted&) {
 }
 
 void Machine::on(const NoticeReceived& e) {
+  Node* node = this->node(e.node);
+  if (node == nullptr) return ignore("there is no such machine");
+  if (!node->host.here) return node_goes(*node, e.leaves);
   if (s_.notice || stopping()) return ignore("the job is to stop already");
   s_.notice = true;
   const Time latest = s_.now + rules_.drain_timeout;
   const Time leaves = e.leaves ? std::clamp(*e.leaves, s_.now, latest) : latest;
   stop_when_free(kExitInterrupted, JobState::kInterrupted, "the machine goes");
   switch (s_.doing) {
-    case Doing::kStartingService:
+    case Doing::kAssembling:
     case Doing::kBackingOff:
+    case Doing::kSaving:
       if (!s_.history.attempt_open) return close("the machine goes and nothing runs on it");
       return proceed("the machine goes before a gang left behind was ended");
     case Doing::kRunning:
@@ -76,6 +77,33 @@ void Machine::on(const NoticeReceived& e) {
   because("the machine goes");
 }
 
+// The others go on without it.
+void Machine::node_goes(Node& node, std::optional<Time> leaves) {
+  const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
+  if (node.leaves && !sooner) return ignore("the machine is known to go");
+  node.leaves = true;
+  if (leaves) node.leaves_at = std::max(*leaves, s_.now);
+  if (!node.noticed_at) node.noticed_at = s_.now;
+  weigh_growth(false);
+  tell_everyone_if_all_go();
+  if (!node.in_gang || !gang_may_run()) {
+    if (s_.doing == Doing::kAssembling) return proceed("a machine goes that no worker runs on");
+    return because("a machine goes that no worker runs on");
+  }
+  s_.notice = true;
+  const Time latest = std::min(s_.now + rules_.drain_timeout, node.leaves_at.value_or(Time::max()));
+  if (s_.doing == Doing::kDraining) {
+    s_.deadline = std::min(s_.deadline, latest);
+    s_.verdict = stopping() ? s_.verdict : Outcome::kPreempted;
+  } else if (s_.doing == Doing::kRunning && worth_a_drain(s_.stage)) {
+    return drain(Outcome::kPreempted, latest, "a machine goes: all leave after the step in hand");
+  } else if (s_.doing == Doing::kRunning) {
+    return end_gang(Outcome::kPreempted,
+                    "a machine goes outside of a step: the newest one is safe already");
+  }
+  because("a machine goes while the gang is leaving anyway");
+}
+
 void Machine::on(const CancelAsked&) {
   if (s_.stop.state == JobState::kCancelled) return ignore("the job is being cancelled already");
   if (s_.stop.state == JobState::kDone) return ignore("the job is done");
@@ -91,14 +119,38 @@ void Machine::on(const CancelAsked&) {
   close("cancelled");
 }
 
-void Machine::on(const TimerFired&) {
-  if (!s_.service_up && s_.now >= s_.service_deadline) {
-    if (s_.service_asked) return service_failed("it did not answer in time");
-    start_service();
-    return because("the service is started once more", false);
+void Machine::grow() {
+  s_.grow_at = Time::max();
+  weigh_growth(false);
+  if (s_.grow_at == Time::max()) return because("the machines that came are gone again", false);
+  if (s_.stage != Stage::kStepping) {
+    s_.grow_at = s_.now + kGrowthPatience;
+    return because("more machines are taken once the gang makes steps", false);
   }
-  if (s_.now < deadline(s_)) return ignore("no deadline has passed");
+  s_.grow_at = Time::max();
+  s_.regroup = true;
+  drain(Outcome::kRegrouped, s_.now + rules_.drain_timeout,
+        "steps are faster with the machines that have come: all leave after the step in hand");
+}
+
+void Machine::on(const TimerFired&) {
+  if (s_.now < deadline(rules_, s_)) return ignore("no deadline has passed");
+  // One thing at a time: what else is due is told once more.
+  if (look_after_machines()) return;
+  if (s_.doing == Doing::kRunning && s_.now >= s_.grow_at) return grow();
+  if (s_.now < own_deadline(s_)) return ignore("no deadline has passed");
   switch (s_.doing) {
+    case Doing::kAssembling:
+      s_.history.accounting.spend(Cause::kCapacity, s_.now);
+      if (!s_.history.attempt_open && !choose(rules_.fleet, s_.fleet).empty()) {
+        s_.launched = true;
+        s_.deadline = s_.now + rules_.fleet.check_timeout;
+        return proceed("there are enough machines, more are not waited for any longer");
+      }
+      stop_when_free(
+          kExitInterrupted, JobState::kInterrupted,
+          "not enough machines within capacity_timeout: " + shortage(rules_.fleet, s_.fleet));
+      return close("there are not enough machines");
     case Doing::kRunning:
       return hang();
     case Doing::kDraining:
@@ -113,6 +165,8 @@ void Machine::on(const TimerFired&) {
     case Doing::kBackingOff:
       s_.history.accounting.spend(Cause::kBackoff, s_.now);
       return proceed("the pause is over");
+    case Doing::kSaving:
+      return on(ArenaFlushed{false, "it took longer than close_timeout"});
     case Doing::kFinishing:
       if (s_.finish_asked) {
         return on(

@@ -34,8 +34,9 @@ int weight(JobState state) {
   return 0;
 }
 
-std::string why(const AttemptEnd& end) {
+std::string why(const AttemptEnd& end, const std::string& lost) {
   if (end.outcome == Outcome::kPreempted) {
+    if (!lost.empty()) return lost;
     return end.code == kExitInterrupted ? "left since its machine goes"
                                         : "ended since its machine goes";
   }
@@ -55,9 +56,15 @@ Outcome Machine::outcome() const {
       return Outcome::kDone;
     if (is_user_error(s_.end.code)) return Outcome::kRefused;
     // A gang that drains unasked was told by its machine (SIGTERM).
-    if (s_.end.code == kExitInterrupted)
-      return stopping() && !s_.notice ? Outcome::kDrained : Outcome::kPreempted;
+    if (s_.end.code == kExitInterrupted) {
+      if (s_.notice || !s_.lost.empty()) return Outcome::kPreempted;
+      return stopping()   ? Outcome::kDrained
+             : s_.regroup ? Outcome::kRegrouped
+                          : Outcome::kPreempted;
+    }
   }
+  if (!s_.lost.empty() && s_.verdict.value_or(Outcome::kFailed) == Outcome::kFailed)
+    return Outcome::kPreempted;
   return s_.verdict.value_or(Outcome::kFailed);
 }
 
@@ -75,7 +82,9 @@ void Machine::judge() {
   const bool setback = end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung ||
                        end.outcome == Outcome::kPreempted;
   end.injected = setback && forgiven();
-  if (setback) end.culprit.reason = why(end);
+  if (setback) end.culprit.reason = why(end, s_.lost);
+  note_notice(end);
+  close_gang(end);
   h.attempt_open = s_.leftover = false;
   s_.recovering = true;
   s_.recovery = Recovery{};
@@ -97,7 +106,7 @@ void Machine::judge() {
       return because("all steps are finished");
     case Outcome::kRefused:
       stop_when_free(end.code, JobState::kFailed,
-                     fmt::format("refused with exit code {}: {}", end.code, why(end)));
+                     fmt::format("refused with exit code {}: {}", end.code, why(end, s_.lost)));
       return close("a user's error: the same job file will never work");
     case Outcome::kFailed:
     case Outcome::kHung:
@@ -109,6 +118,8 @@ void Machine::judge() {
       return after_setback("the attempt was preempted");
     case Outcome::kAbandoned:
       return proceed("the gang left behind is gone");
+    case Outcome::kRegrouped:
+      return proceed("the gang has left: it goes on with other machines");
     case Outcome::kDrained:
       return proceed("the gang has left after a finished step");
     case Outcome::kEnded:
@@ -197,7 +208,7 @@ void Machine::close(std::string_view sentence) {
   const bool may_have_steps =
       h.finished_step.value > 0 || (h.attempt.value > 0 && !s_.service_seen);
   if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
-    perform(FlushAndKeepArena{});
+    perform(FlushAndKeepArena{holders()});
   } else {
     free_arena();
   }
@@ -206,8 +217,6 @@ void Machine::close(std::string_view sentence) {
 void Machine::free_arena() {
   s_.freeing = true;
   s_.deadline = s_.now + rules_.close_timeout;
-  s_.service_asked = false;
-  s_.service_deadline = Time::max();
   perform(FreeArena{});
 }
 
@@ -228,10 +237,31 @@ void Machine::on(const JobFinished&) {
   close("the job is done: stored and exported");
 }
 
+// On a machine that holds the last step. Where none does, who makes it again brings it to one.
 void Machine::ask_to_finish() {
   s_.finish_asked = true;
   s_.deadline = s_.finish_limit;
-  perform(FinishJob{});
+  const std::vector<NodeId> nodes = holders();
+  const bool held = !nodes.empty() && (alone() || s_.fleet[nodes[0]].ready >= rules_.max_steps);
+  if (!held) {
+    s_.history.accounting.spend(Cause::kFinish, s_.now);
+    return proceed("no machine that holds the last step is left");
+  }
+  s_.finishing_node = nodes[0];
+  perform(FinishJob{nodes[0]});
+}
+
+// Of a gang that has left for a notice: how long that took, and what time was left.
+void Machine::note_notice(AttemptEnd& end) const {
+  for (const Node& node : s_.fleet) {
+    if (!s_.notice || !node.in_gang || !node.leaves || !node.noticed_at) continue;
+    const Duration took = s_.now - *node.noticed_at;
+    end.drained_after = std::max(end.drained_after.value_or(Duration::zero()), took);
+    if (node.leaves_at) {
+      const Duration left = *node.leaves_at - s_.now;
+      end.time_left = std::min(end.time_left.value_or(left), left);
+    }
+  }
 }
 
 void Machine::on(const FinishFailed& e) {
@@ -251,7 +281,18 @@ void Machine::on(const FinishFailed& e) {
   after_setback("the last step could not be stored or exported");
 }
 
+// What could not be stored is done again, unless one who holds it is still on its way back.
+void Machine::steps_secured(const ArenaFlushed& e) {
+  s_.history.accounting.spend(Cause::kFinish, s_.now);
+  for (const Node& node : s_.fleet) {
+    if (node.up()) s_.secured = std::max(s_.secured, node.ready);
+  }
+  proceed(e.stored ? "the newest step is stored: machines that do not hold it go on"
+                   : "the newest step could not be stored: the job goes on from an older one");
+}
+
 void Machine::on(const ArenaFlushed& e) {
+  if (s_.doing == Doing::kSaving) return steps_secured(e);
   if (s_.doing != Doing::kClosing || s_.freeing)
     return ignore("the arena was not asked to be flushed");
   if (!e.stored) {

@@ -1,12 +1,22 @@
 // Inside of decide(): one machine per decision. Included by supervisor*.cpp only.
 //
-// supervisor.cpp handles what happens to service and gang; supervisor_end.cpp judges how an attempt
-// ended and how the job stops.
+// supervisor.cpp handles what happens to a gang, supervisor_fleet.cpp what happens to machines and
+// their services, supervisor_asks.cpp what user and clock ask for; supervisor_end.cpp judges how an
+// attempt ended and how the job stops.
 #pragma once
 
 #include "launcher/supervisor.h"
 
 namespace surefoot::supervisor {
+
+// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
+// is READY already. The same goes for an evaluation.
+[[nodiscard]] inline bool worth_a_drain(Stage stage) {
+  return stage == Stage::kStepping || stage == Stage::kFinishing;
+}
+
+// Of what is being done, without the machines'.
+[[nodiscard]] Time own_deadline(const State& state);
 
 class Machine {
  public:
@@ -15,9 +25,11 @@ class Machine {
 
  private:
   void on(const JobOpened& e);
+  void on(const HostsListed& e);
   void on(const ServiceAnswered& e);
   void on(const ServiceLost& e);
   void on(const ServiceStartFailed& e);
+  void on(const NodeLost& e);
   void on(const GangLaunched& e);
   void on(const LaunchFailed& e);
   void on(const StageReached& e);
@@ -29,11 +41,14 @@ class Machine {
   void on(const TracesCollected& e);
   void on(const Interrupted& e);
   void on(const NoticeReceived& e);
+  void node_goes(Node& node, std::optional<Time> leaves);
+  void grow();
   void on(const CancelAsked& e);
   void on(const JobFinished& e);
   void on(const FinishFailed& e);
   void ask_to_finish();
   void on(const ArenaFlushed& e);
+  void steps_secured(const ArenaFlushed& e);
   void on(const ArenaFreed& e);
   void on(const TimerFired& e);
 
@@ -61,14 +76,44 @@ class Machine {
   // start the service, or launch.
   void proceed(std::string_view because);
   void open_attempt_end();
-  void launch();
-  void start_service();
-  void service_failed(const std::string& message);
+  void launch(std::vector<Member> members);
   void drain(Outcome verdict, Time deadline, std::string_view because);
   void hang();
   void end_gang(Outcome verdict, std::string_view because);
   void learn(Step finished);
   void leave_stage(Time when);  // accounting and recovery of the stage in hand
+
+  // supervisor_fleet.cpp
+  [[nodiscard]] bool alone() const { return rules_.fleet.alone; }
+  [[nodiscard]] Node* node(NodeId id);
+  void open_fleet();
+  [[nodiscard]] bool tends() const;
+  void tend();  // starts the service of each machine that is due
+  void start_service(Node& node);
+  void set_due(Node& node, Time due);
+  [[nodiscard]] bool look_after_machines();
+  void service_failed(Node& node, const std::string& message);
+  void take_out(Node& node, const std::string& why, Duration pause);
+  void go_on_with_machines(std::string_view because);
+  void left_out(Node& node, const std::string& why, bool last = true);
+  void lose(Node& node, const std::string& message);
+  void arrived(Node& node);
+  void assemble();                         // waits for machines
+  void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
+  void weigh_growth(bool arrival);
+  void tell_everyone_if_all_go();
+  [[nodiscard]] std::vector<Member> members_for_launch() const;
+  [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
+  // In it something of the attempt in hand may go on that nobody can end.
+  [[nodiscard]] bool is_lost(const Node& node) const {
+    return node.in_gang && s_.history.attempt_open && node.stain == s_.history.attempt;
+  }
+  [[nodiscard]] bool asks_gang_first() const;
+  void close_the_asking();
+  [[nodiscard]] std::vector<NodeId> holders() const;
+  [[nodiscard]] NodeId id_of(const Node& node) const {
+    return static_cast<NodeId>(&node - s_.fleet.data());
+  }
 
   // supervisor_end.cpp
   void judge();
@@ -77,6 +122,7 @@ class Machine {
   void count_preemption(bool progress);
   void stop_if_totals_are_used_up();
   [[nodiscard]] bool forgiven() const;
+  void note_notice(AttemptEnd& end) const;
   void after_setback(std::string_view because);  // stop, pause, or go on at once
   void stop_when_free(int exit_code, JobState state, std::string line);
   void close(std::string_view because);

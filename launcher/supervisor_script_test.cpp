@@ -21,6 +21,7 @@ namespace surefoot::supervisor {
 namespace {
 
 bool g_rewrite = false;
+bool g_fleet = false;  // the script names machines
 
 using Words = std::map<std::string, std::string>;
 
@@ -79,18 +80,40 @@ Event exit_event(const Arguments& a, Time at, Attempt attempt) {
   e.culprit.step = Step{a.number("step", 0)};
   e.culprit.phase = phase_named(a.text("phase")).value_or(Phase::kStarting);
   e.culprit.reason = a.text("reason");
+  e.culprit.node = static_cast<NodeId>(a.number("node", -1));
   if (a.words.contains("died")) e.died = at_seconds(std::atof(a.text("died").c_str()));
   return {at, e};
+}
+
+// "a b:2 c"
+std::vector<HostSpec> hosts_of(const std::string& text) {
+  std::vector<HostSpec> hosts;
+  std::istringstream in(text);
+  for (std::string host; in >> host;) {
+    const std::size_t colon = host.find(':');
+    const int slots = colon == std::string::npos ? 0 : std::atoi(host.c_str() + colon + 1);
+    hosts.push_back({host.substr(0, colon), slots, false});
+  }
+  return hosts;
+}
+
+ServiceAnswered answer_event(const Arguments& a) {
+  return {Step{a.number("ready", -1)},
+          Step{a.number("durable", -1)},
+          static_cast<NodeId>(a.number("node", 0)),
+          {a.text("boot"), a.text("numerics"), a.text("training")}};
 }
 
 Event event_of(const std::string& kind, const Arguments& a, Time at, const History& journal) {
   const Attempt attempt{a.number("attempt", 0)};
   const std::string message = a.text("message");
+  const auto node = static_cast<NodeId>(a.number("node", 0));
   if (kind == "JobOpened") return {at, JobOpened{journal, a.number("gang_alive", 0) != 0}};
-  if (kind == "ServiceAnswered")
-    return {at, ServiceAnswered{Step{a.number("ready", -1)}, Step{a.number("durable", -1)}}};
-  if (kind == "ServiceLost") return {at, ServiceLost{}};
-  if (kind == "ServiceStartFailed") return {at, ServiceStartFailed{message}};
+  if (kind == "ServiceAnswered") return {at, answer_event(a)};
+  if (kind == "HostsListed") return {at, HostsListed{hosts_of(a.text("hosts"))}};
+  if (kind == "ServiceLost") return {at, ServiceLost{node}};
+  if (kind == "ServiceStartFailed") return {at, ServiceStartFailed{message, node}};
+  if (kind == "NodeLost") return {at, NodeLost{node, message}};
   if (kind == "GangLaunched") return {at, GangLaunched{attempt}};
   if (kind == "LaunchFailed") return {at, LaunchFailed{attempt, message}};
   if (kind == "StageReached") return {at, StageReached{attempt, stage_named(a.text("stage")), at}};
@@ -104,7 +127,7 @@ Event event_of(const std::string& kind, const Arguments& a, Time at, const Histo
   if (kind == "TracesCollected") return {at, TracesCollected{attempt}};
   if (kind == "Interrupted") return {at, Interrupted{}};
   if (kind == "NoticeReceived") {
-    NoticeReceived notice;
+    NoticeReceived notice{std::nullopt, node};
     if (a.words.contains("leaves")) notice.leaves = at_seconds(std::atof(a.text("leaves").c_str()));
     return {at, notice};
   }
@@ -117,10 +140,24 @@ Event event_of(const std::string& kind, const Arguments& a, Time at, const Histo
   return {at, TimerFired{}};
 }
 
+// Of the one machine of most scripts nothing is said.
+std::string members_text(const std::vector<Member>& members) {
+  std::string text;
+  for (const Member& member : members)
+    text += fmt::format("{}{}:{}", text.empty() ? " on=" : ",", member.node, member.workers);
+  return g_fleet ? text : "";
+}
+
 std::string text_of(const Effect& effect) {
   std::string text(name(effect));
   if (const auto* e = std::get_if<LaunchGang>(&effect))
-    text += fmt::format(" attempt={}", e->attempt);
+    text += fmt::format(" attempt={}{}", e->attempt, members_text(e->members));
+  if (const auto* e = std::get_if<StartService>(&effect); e != nullptr && e->node >= 0)
+    text += e->node > 0 || g_fleet ? fmt::format(" node={} spare={}", e->node, e->spare) : "";
+  if (const auto* e = std::get_if<FinishJob>(&effect); e != nullptr && g_fleet)
+    text += fmt::format(" node={}", e->node);
+  if (const auto* e = std::get_if<FlushAndKeepArena>(&effect); e != nullptr && g_fleet)
+    text += fmt::format(" nodes={}", fmt::join(e->nodes, ","));
   if (const auto* e = std::get_if<EndGang>(&effect)) text += fmt::format(" attempt={}", e->attempt);
   if (const auto* e = std::get_if<RequestDrain>(&effect))
     text += fmt::format(" attempt={}", e->attempt);
@@ -167,6 +204,12 @@ class Script {
     rules_.max_preemptions = a.number("max_preemptions", -1);
     rules_.injected_faults = a.number("injected_faults", 0);
     rules_.faults_count = a.number("faults_count", 0) != 0;
+    FleetRules& fleet = rules_.fleet;
+    g_fleet = a.words.contains("nodes");
+    fleet.alone = !g_fleet;
+    fleet.min_nodes = static_cast<int>(a.number("nodes", 1));
+    fleet.max_nodes = static_cast<int>(a.number("max_nodes", 10));
+    fleet.micro_batches = a.number("micro_batches", 1000);
     return "ok\n";
   }
   std::string set_history(const Arguments& a) {
@@ -175,6 +218,8 @@ class Script {
     journal_.finished_step = Step{a.number("finished_step", 0)};
     journal_.failures_in_row = a.number("failures_in_row", 0);
     journal_.failures_total = a.number("failures_total", 0);
+    std::istringstream gang(a.text("gang"));
+    for (std::string machine; gang >> machine;) journal_.gang.push_back(machine);
     for (const JobState state :
          {JobState::kDone, JobState::kInterrupted, JobState::kFailed, JobState::kCancelled}) {
       if (a.text("state") == name(state)) journal_.state = state;

@@ -26,7 +26,7 @@ Rules small_rules() {
 }
 
 // Every kind of event, about the attempt in hand, the one before, and one that never was; at `now`.
-std::vector<Event> alphabet(const State& state, Time now) {
+std::vector<Event> alphabet(const Rules& rules, const State& state, Time now) {
   std::vector<Event> events;
   const auto add = [&](auto what) { events.push_back({now, std::move(what)}); };
   const Attempt current = state.history.attempt;
@@ -57,7 +57,8 @@ std::vector<Event> alphabet(const State& state, Time now) {
   add(ArenaFlushed{});
   add(ArenaFreed{});
   add(TimerFired{});
-  if (const Time due = deadline(state); due != Time::max()) events.push_back({due, TimerFired{}});
+  if (const Time due = deadline(rules, state); due != Time::max())
+    events.push_back({due, TimerFired{}});
   return events;
 }
 
@@ -68,7 +69,7 @@ class Walk {
 
   void go(const State& state, int depth) {
     if (depth == 0 || testing::Test::HasFailure()) return;
-    for (const Event& event : alphabet(state, state.now + milliseconds(100))) {
+    for (const Event& event : alphabet(rules_, state, state.now + milliseconds(100))) {
       Decision decision = decide(rules_, state, event);
       ++decisions_;
       check(state, event, decision);
@@ -86,7 +87,7 @@ class Walk {
     const State& after = decision.next;
     EXPECT_FALSE(decision.reason.empty());
     EXPECT_TRUE(after.doing == Doing::kStopped || after.doing == Doing::kNothing ||
-                deadline(after) != Time::max())
+                deadline(rules_, after) != Time::max())
         << name(after.doing);
     EXPECT_TRUE(decision.record || decision.effects.empty() ||
                 std::holds_alternative<TimerFired>(event.what));
@@ -109,7 +110,7 @@ class Walk {
         ++launches;
         EXPECT_TRUE(!before.history.attempt_open || std::holds_alternative<GangEnded>(event.what));
         EXPECT_EQ(launch->attempt, before.history.attempt.next());
-        EXPECT_TRUE(after.history.attempt_open && after.service_up && decision.record);
+        EXPECT_TRUE(after.history.attempt_open && after.fleet[0].up() && decision.record);
         EXPECT_EQ(after.stop.exit_code, -1);
       }
     }
@@ -203,8 +204,8 @@ TEST(Supervisor, DoublesThePauseUpToItsLimit) {
                  attempt, 1, 0, {0, "a", Step{1}, Phase::kUpdate, std::to_string(i)}, state.now}})
             .next;
     state = decide(rules, state, {state.now, GangEnded{attempt}}).next;
-    pauses.push_back(deadline(state) - state.now);
-    state = decide(rules, state, {deadline(state), TimerFired{}}).next;
+    pauses.push_back(state.deadline - state.now);
+    state = decide(rules, state, {state.deadline, TimerFired{}}).next;
   }
   const std::vector<Duration> expected{seconds(1),  seconds(2),  seconds(4),  seconds(8),
                                        seconds(16), seconds(32), seconds(60), seconds(60)};

@@ -20,8 +20,9 @@ std::string_view name(Stage stage) {
 }
 
 std::string_view name(Outcome outcome) {
-  static constexpr std::string_view kNames[] = {"done", "drained", "preempted", "failed",
-                                                "hung", "refused", "ended",     "abandoned"};
+  static constexpr std::string_view kNames[] = {"done",      "drained", "preempted",
+                                                "regrouped", "failed",  "hung",
+                                                "refused",   "ended",   "abandoned"};
   return nth(kNames, outcome);
 }
 
@@ -33,28 +34,29 @@ std::string_view name(JobState state) {
 
 std::string_view name(Doing doing) {
   static constexpr std::string_view kNames[] = {
-      "nothing",     "starting service", "running",       "draining", "collecting traces",
-      "ending gang", "backing off",      "finishing job", "closing",  "stopped"};
+      "nothing",           "assembling",  "running",     "draining",
+      "collecting traces", "ending gang", "backing off", "saving",
+      "finishing job",     "closing",     "stopped"};
   return nth(kNames, doing);
 }
 
 // In the order of the variants.
 std::string_view name(const Event& event) {
   static constexpr std::string_view kNames[] = {
-      "JobOpened",    "ServiceAnswered", "ServiceLost",     "ServiceStartFailed", "GangLaunched",
-      "LaunchFailed", "StageReached",    "StepFinished",    "FaultFired",         "GangExited",
-      "GangEnded",    "GangNotEnded",    "TracesCollected", "Interrupted",        "NoticeReceived",
-      "CancelAsked",  "JobFinished",     "FinishFailed",    "ArenaFlushed",       "ArenaFreed",
-      "TimerFired"};
+      "JobOpened",    "HostsListed",    "ServiceAnswered", "ServiceLost",  "ServiceStartFailed",
+      "NodeLost",     "GangLaunched",   "LaunchFailed",    "StageReached", "StepFinished",
+      "FaultFired",   "GangExited",     "GangEnded",       "GangNotEnded", "TracesCollected",
+      "Interrupted",  "NoticeReceived", "CancelAsked",     "JobFinished",  "FinishFailed",
+      "ArenaFlushed", "ArenaFreed",     "TimerFired"};
   static_assert(std::size(kNames) == std::variant_size_v<decltype(Event::what)>);
   return kNames[event.what.index()];
 }
 
 std::string_view name(const Effect& effect) {
   static constexpr std::string_view kNames[] = {
-      "StartService", "LaunchGang",        "RequestDrain", "CollectTraces",    "EndGang",
-      "FinishJob",    "FlushAndKeepArena", "FreeArena",    "RecordAttemptEnd", "RecordRecovery",
-      "Stop"};
+      "StartService", "LaunchGang",       "RequestDrain",   "CollectTraces",
+      "EndGang",      "TellEveryone",     "FinishJob",      "FlushAndKeepArena",
+      "FreeArena",    "RecordAttemptEnd", "RecordRecovery", "Stop"};
   static_assert(std::size(kNames) == std::variant_size_v<Effect>);
   return kNames[effect.index()];
 }

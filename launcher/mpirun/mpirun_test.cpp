@@ -45,6 +45,61 @@ TEST(MpirunCommand, NamesTheWorkerWithItsJobLast) {
                   "/opt/bin/surefoot-worker", "/jobs/runs/a/job.yaml", "--dir", "/jobs/runs/a"));
 }
 
+// Two machines and the one that mpirun runs on, which is named second.
+GangSpec spec_over_machines() {
+  GangSpec over = spec();
+  over.nodes = {{"10.0.0.5", 2, "tcp://10.0.0.5:4000", false},
+                {"here", 1, "tcp://127.0.0.1:4001", true},
+                {"10.0.0.6", 1, "tcp://10.0.0.6:4002", false}};
+  over.network = "10.0.0.0/29";
+  over.ports = "4000-4099";
+  over.rsh = "/opt/bin/surefoot-rsh";
+  over.job_id = "0123456789abcdef";
+  return over;
+}
+
+std::string joined(const std::vector<std::string>& argv) {
+  std::string text;
+  for (const std::string& word : argv) text += word + " ";
+  return text;
+}
+
+TEST(MpirunCommand, OverMachinesNamesThemInTheOrderOfTheirRanksAndTheirOwnFiles) {
+  const auto argv = mpirun_command(spec_over_machines()).argv;
+  const std::string text = joined(argv);
+  EXPECT_THAT(text, HasSubstr("--host here:1,10.0.0.5:2,10.0.0.6:1 --map-by slot "));
+  EXPECT_THAT(argv, Contains("/opt/bin/surefoot-rsh /jobs/runs/a/logs/attempt-003/nodes.json"));
+  for (const char* parameter : {"plm_rsh_no_tree_spawn 1", "orte_leave_session_attached 1",
+                                "oob_tcp_if_include 10.0.0.0/29", "btl_tcp_if_include 10.0.0.0/29",
+                                "oob_tcp_dynamic_ipv4_ports 4000-4099", "btl_tcp_port_min_v4 4000",
+                                "btl_tcp_port_range_v4 100"})
+    EXPECT_THAT(text, HasSubstr(std::string("--mca ") + parameter + " "));
+  EXPECT_THAT(text, HasSubstr("-x SUREFOOT_ATTEMPT -x SUREFOOT_JOB_DIR -x SUREFOOT_LOG_DIR "
+                              "-x SUREFOOT_FAULTS -x SUREFOOT_KNOWN_STEP "
+                              "/dev/shm/surefoot-0123456789abcdef/bin/surefoot-worker "
+                              "/dev/shm/surefoot-0123456789abcdef/job.yaml --dir /jobs/runs/a "));
+  EXPECT_THAT(text, Not(HasSubstr("orte_launch_agent")));
+  GangSpec bundled = spec_over_machines();
+  bundled.has_bundle = true;
+  EXPECT_THAT(joined(mpirun_command(bundled).argv),
+              HasSubstr("orte_launch_agent /dev/shm/surefoot-0123456789abcdef/bin/orted "));
+}
+
+TEST(MpirunCommand, OnThisMachineAloneIsTheSameWhetherItIsNamedOrNot) {
+  GangSpec named = spec_over_machines();
+  named.nodes = {{"here", 4, "tcp://127.0.0.1:4001", true}};
+  EXPECT_EQ(mpirun_command(named).argv, mpirun_command(spec()).argv);
+}
+
+TEST(MpirunCommand, ListsTheMachinesForItsRemoteShell) {
+  const NodeList list = node_list(spec_over_machines());
+  ASSERT_EQ(list.nodes.size(), 3u);
+  EXPECT_EQ(list.nodes[0].name, "here");
+  EXPECT_EQ(list.nodes[1].endpoint, "tcp://10.0.0.5:4000");
+  EXPECT_EQ(list.keys_file, "/jobs/runs/a/service.keys");
+  EXPECT_EQ(list.log_folder, "/jobs/runs/a/logs/attempt-003");
+}
+
 TEST(MpirunCommand, AllowsRootOnlyToRoot) {
   GangSpec as_root = spec();
   as_root.root = true;

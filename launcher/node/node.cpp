@@ -6,12 +6,14 @@
 #include <cstdio>
 
 #include "checkpoint/key_file.h"
-#include "checkpoint/service_client.h"
 #include "checkpoint/store/open_store.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
 #include "launcher/metrics/metrics.h"
+#include "launcher/nodes/start_request.h"
+#include "launcher/notice/watchers.h"
 
 namespace surefoot {
 namespace {
@@ -19,39 +21,33 @@ namespace {
 constexpr int kExitJobFile = 64;
 constexpr int kExitMachine = 66;
 constexpr const char* kUsage =
-    "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised] "
-    "[--listen ADDRESS] [--keys-from-stdin]";
+    "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised]\n"
+    "       surefoot-node --from-stdin";
 // Over ssh, with a person's hands out of it.
-constexpr Duration kKeysPatience = std::chrono::seconds(30);
-// Of asking another service that has just started.
-constexpr Duration kOtherPatience = std::chrono::seconds(5);
+constexpr Duration kRequestPatience = std::chrono::seconds(30);
+// Until the service that was asked for answers.
+constexpr Duration kStartPatience = std::chrono::seconds(25);
 
 struct NodeOptions {
   std::string job_file;
   std::string directory;
-  std::string listen = "127.0.0.1";
   std::vector<std::string> sets;
   bool supervised = false;
-  bool keys_from_stdin = false;
 };
 
 Result<NodeOptions> parse_options(int argc, char** argv) {
   NodeOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    const bool takes_value = argument == "--dir" || argument == "--set" || argument == "--listen";
+    const bool takes_value = argument == "--dir" || argument == "--set";
     if (takes_value && i + 1 == argc)
       return error(Code::kInvalid, "{} needs a value\n{}", argument, kUsage);
     if (argument == "--dir") {
       options.directory = argv[++i];
     } else if (argument == "--set") {
       options.sets.emplace_back(argv[++i]);
-    } else if (argument == "--listen") {
-      options.listen = argv[++i];
     } else if (argument == "--supervised") {
       options.supervised = true;
-    } else if (argument == "--keys-from-stdin") {
-      options.keys_from_stdin = true;
     } else if (argument.starts_with("-") || !options.job_file.empty()) {
       return error(Code::kInvalid, "unknown argument {}\n{}", argument, kUsage);
     } else {
@@ -105,18 +101,12 @@ class Metrics {
   bool complained_ = false;
 };
 
-// For who has started this process from another machine.
-void tell_endpoint(const std::string& endpoint) {
-  std::printf("endpoint %s\n", endpoint.c_str());
-  std::fflush(stdout);
-}
-
-std::string endpoint_of_other(const ServiceSettings& settings) {
-  service::Request request;
-  request.mutable_status()->set_records_from(~std::uint64_t{0});
-  auto reply = ServiceClient(settings.arena_folder, settings.job_id)
-                   .call(std::move(request), now() + kOtherPatience);
-  return reply ? reply->status().endpoint() : std::string();
+// Those that came with the request to start a service here, if one did; else the supervisor's own
+// file.
+Result<ServiceKeys> find_keys(const std::filesystem::path& brought, const JobDirectory& directory) {
+  auto keys = read_service_keys(brought);
+  if (keys || keys.error().code != Code::kNotFound) return keys;
+  return read_service_keys(directory.service_keys());
 }
 
 Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob& loaded) {
@@ -134,13 +124,11 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
     settings.describe.insert(settings.describe.end(), {"--set", set});
   settings.history_file = directory.service_history() / (host_name() + ".json");
   settings.supervised = options.supervised;
-  settings.listen = options.listen;
-  if (options.keys_from_stdin) {
-    SUREFOOT_ASSIGN(const ServiceKeys keys, receive_service_keys(0, now() + kKeysPatience));
-    settings.read_keys = [keys]() -> Result<ServiceKeys> { return keys; };
-  } else {
-    settings.read_keys = [file = directory.service_keys()] { return read_service_keys(file); };
-  }
+  if (auto listen = read_file(node_listen(settings.arena_folder)); listen)
+    settings.listen = *listen;
+  settings.read_keys = [brought = node_keys(settings.arena_folder), directory] {
+    return find_keys(brought, directory);
+  };
   settings.metrics = [metrics = std::make_shared<Metrics>(directory.metrics())](
                          const std::vector<StepRecord>& records) { metrics->append(records); };
   settings.open_store = [job, directory] { return open_store(job, directory, false); };
@@ -148,31 +136,50 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
   return settings;
 }
 
-int serve(ServiceSettings settings, bool tell) {
+int serve(ServiceSettings settings) {
   settings.signals = block_signals();
+  // Outlives the service, which asks it. Its threads start when this is the service of the job.
+  std::unique_ptr<notice::Watchers> watchers;
+  if (!settings.notices) settings.notices = [&watchers](bool safe) { return watchers->look(safe); };
   const std::string job = settings.job.name();
   const std::string id = settings.job_id;
   auto service = Service::start(settings);
   if (!service && service.error().code == Code::kStale) {
     spdlog::info("another service of this job runs: {}", service.error().message);
-    if (tell) tell_endpoint(endpoint_of_other(settings));
     return 0;
   }
-  if (service && tell && (*service)->endpoint().empty())
-    service = error(Code::kInvalid, "cannot listen on {}", settings.listen);
   if (!service) {
     spdlog::error("{}", service.error().message);
     return kExitMachine;
   }
-  if (tell) tell_endpoint((*service)->endpoint());
+  auto started = notice::Watchers::start(settings.job.recovery(), host_name());
+  if (!started) {
+    spdlog::error("{}", started.error().message);
+    return kExitJobFile;
+  }
+  watchers = std::move(*started);
   spdlog::info("serving job {} ({}), process {}", job, id, ::getpid());
   spdlog::info("ended: {}", (*service)->run());
   return 0;
 }
 
+// The other end has the reason on standard error, in one line.
+int start_from_stdin() {
+  const auto request = receive_start_request(0, now() + kRequestPatience);
+  const auto reply =
+      request ? start_here(*request, now() + kStartPatience) : Result<StartReply>(request.error());
+  if (!reply) {
+    std::fprintf(stderr, "%s\n", reply.error().message.c_str());
+    return reply.error().code == Code::kRetry ? kExitMachine : kExitJobFile;
+  }
+  std::fputs(to_text(*reply).c_str(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : kExitMachine;
+}
+
 }  // namespace
 
 int run_node(int argc, char** argv, const std::function<void(ServiceSettings&)>& adjust) {
+  if (argc == 2 && std::string_view(argv[1]) == "--from-stdin") return start_from_stdin();
   auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr, "%s\n", options.error().message.c_str());
@@ -189,7 +196,7 @@ int run_node(int argc, char** argv, const std::function<void(ServiceSettings&)>&
     return kExitMachine;
   }
   if (adjust) adjust(*settings);
-  return serve(*std::move(settings), options->keys_from_stdin);
+  return serve(*std::move(settings));
 }
 
 }  // namespace surefoot

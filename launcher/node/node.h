@@ -2,13 +2,16 @@
 // process of its own.
 //
 //   surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised]
-//                 [--listen ADDRESS] [--keys-from-stdin]
+//   surefoot-node --from-stdin
 //
-// Started detached by `surefoot run` or by the first worker of a node; then the keys for the
-// supervisor's side are those in DIR/service.keys, once they are there. Started from another
-// machine, with --keys-from-stdin, it reads them from standard input and answers with one line on
-// standard output, "endpoint tcp://ADDRESS:PORT": its own, or that of the service of this job that
-// runs here already.
+// Started detached by `surefoot run`, by the first worker of a node, or by the second form. The
+// keys for the supervisor's side are those in <arena folder>/service.keys or DIR/service.keys, once
+// they are there; it listens where <arena folder>/listen says, else on 127.0.0.1.
+//
+// The second form is what runs on a machine over ssh: it reads a StartRequest
+// (launcher/nodes/start_request.h) from standard input, places those files, finds the job's service
+// or starts it, and leaves with a StartReply on standard output once the service answers. 66: it
+// may work later; 64: it will not, and the last line on standard error says why.
 //
 // Log: standard error. Exit codes: 0 it has ended as it should, or another service of the job runs
 // already; 64 the job file or the arguments; 66 the machine (arena folder, socket, keys).

@@ -9,7 +9,7 @@ using namespace supervisor;  // NOLINT: the whole file speaks of its types
 void World::check_decision(const Decision& decision, Attempt before) {
   const State& next = decision.next;
   if (decision.reason.empty()) violated("a decision has no reason");
-  if (next.doing != Doing::kStopped && deadline(next) == Time::max()) {
+  if (next.doing != Doing::kStopped && deadline(rules_, next) == Time::max()) {
     violated(fmt::format("no deadline while {}", name(next.doing)));
   }
   if (next.history.finished_step.value > finished_)
@@ -49,7 +49,7 @@ void World::note_failures(const Decision& decision) {
 }
 
 bool World::may_be_given_up() const {
-  const Rules& rules = plan_.rules;
+  const Rules& rules = rules_;
   return known_same_ ||
          (rules.max_failures >= 0 && known_failures_ > 0 && known_row_ >= rules.max_failures) ||
          (rules.max_failures_total >= 0 && known_failures_ >= rules.max_failures_total) ||
@@ -68,7 +68,7 @@ void World::check_launch(Attempt attempt) {
   if (user_stops_) violated("launched although the user or the machine asked to stop");
   if (!journal_.attempt_open || journal_.attempt != attempt)
     violated("launched before the journal knows of it");
-  const Rules& rules = plan_.rules;
+  const Rules& rules = rules_;
   if (rules.max_failures >= 0 && failures_in_row_ > 0 && failures_in_row_ >= rules.max_failures)
     violated("launched beyond max_failures");
   if (rules.max_failures_total >= 0 && failures_total_ > 0 &&
@@ -107,7 +107,7 @@ void World::check_end(const AttemptEnd& end) {
   }
   switch (end.outcome) {
     case Outcome::kDone:
-      if (finished_ < plan_.rules.max_steps.value || g->code != 0)
+      if (finished_ < rules_.max_steps.value || g->code != 0)
         violated("recorded as done before the last step");
       break;
     case Outcome::kDrained:
@@ -133,6 +133,9 @@ void World::check_end(const AttemptEnd& end) {
     case Outcome::kEnded:
       ++sights_.ended;
       break;
+    case Outcome::kRegrouped:
+      violated("recorded as regrouped, but there is one machine");
+      break;
     case Outcome::kAbandoned:
       violated("its own gang is recorded as abandoned");
       break;
@@ -141,7 +144,7 @@ void World::check_end(const AttemptEnd& end) {
   if (refused && end.outcome != Outcome::kRefused)
     violated("a user's error is not recorded as such");
   if (!g->exit_told || user_stops_ || !g->left_by_itself || g->hung) return count_setback(*g, end);
-  const bool early = g->code == 0 && finished_ < plan_.rules.max_steps.value;
+  const bool early = g->code == 0 && finished_ < rules_.max_steps.value;
   if ((g->signal != 0 || g->code == 1 || g->code == 76 || early) &&
       end.outcome != Outcome::kFailed && end.outcome != Outcome::kHung) {
     violated("a crash is not recorded as failed");
@@ -156,12 +159,12 @@ void World::count_setback(const SimGang& g, const AttemptEnd& end) {
   if (end.injected) {
     ++forgiven_;
     ++sights_.forgiven;
-    if (!g.injected || plan_.rules.faults_count || forgiven_ > plan_.rules.injected_faults)
+    if (!g.injected || rules_.faults_count || forgiven_ > rules_.injected_faults)
       violated("forgiven without a fault of ours");
     return;
   }
-  if (g.injected && !g.fault_untold && !plan_.rules.faults_count && failed && g.exit_told &&
-      forgiven_ < plan_.rules.injected_faults) {
+  if (g.injected && !g.fault_untold && !rules_.faults_count && failed && g.exit_told &&
+      forgiven_ < rules_.injected_faults) {
     violated("an injected fault counted");
   }
   if (end.outcome == Outcome::kPreempted) {
@@ -200,7 +203,7 @@ void World::check_stop(const Stop& stop) {
   switch (stop.state) {
     case JobState::kDone:
       ++sights_.done;
-      if (!stored_ || finished_ != plan_.rules.max_steps.value) violated("done, but it is not");
+      if (!stored_ || finished_ != rules_.max_steps.value) violated("done, but it is not");
       break;
     case JobState::kCancelled:
       ++sights_.cancelled;

@@ -125,7 +125,7 @@ Result<int> run_job(const Request& request, Console& console) {
   settings.directory = request.directory;
   settings.job_id = id;
   SUREFOOT_ASSIGN(const ServiceKeys keys, make_service_keys(request.directory.service_keys()));
-  settings.keys = client_half(keys);
+  settings.keys = keys;
   settings.programs = programs();
   settings.faults_count = request.faults_count;
   settings.accept_changes = request.accept_changes;

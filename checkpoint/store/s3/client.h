@@ -13,7 +13,7 @@
 
 #include "checkpoint/store/s3/address.h"
 #include "checkpoint/store/s3/credentials.h"
-#include "checkpoint/store/s3/http.h"
+#include "common/http.h"
 #include "checkpoint/store/s3/retry.h"
 #include "common/clock.h"
 #include "common/status.h"

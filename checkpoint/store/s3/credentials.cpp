@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/store/s3/http.h"
+#include "common/http.h"
 #include "common/file.h"
 
 namespace surefoot::s3 {

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/store/s3/http.h"
+#include "common/http.h"
 #include "common/clock.h"
 #include "common/status.h"
 

@@ -1,0 +1,143 @@
+#include "launcher/nodes/network.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+
+#include "common/file.h"
+#include "configs/machines.h"
+
+namespace surefoot {
+namespace {
+
+std::string text_of(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes = nullptr;
+  if (address->sa_family == AF_INET)
+    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  if (address->sa_family == AF_INET6)
+    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  if (bytes == nullptr ||
+      ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr)
+    return "";
+  return text.data();
+}
+
+bool is_v4(const std::string& address) {
+  in_addr bytes{};
+  return ::inet_pton(AF_INET, address.c_str(), &bytes) == 1;
+}
+bool is_v6(const std::string& address) {
+  in6_addr bytes{};
+  return ::inet_pton(AF_INET6, address.c_str(), &bytes) == 1;
+}
+
+}  // namespace
+
+std::vector<InterfaceAddress> interface_addresses() {
+  std::vector<InterfaceAddress> found;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
+    std::string address = text_of(at->ifa_addr);
+    if (!address.empty()) found.push_back({at->ifa_name, std::move(address)});
+  }
+  ::freeifaddrs(list);
+  return found;
+}
+
+bool is_own_address(const std::string& address) {
+  const auto own = interface_addresses();
+  return std::any_of(own.begin(), own.end(),
+                     [&](const InterfaceAddress& one) { return one.address == address; });
+}
+
+Result<std::string> choose_address(const std::string& network, const std::string& ssh_connection,
+                                   const std::vector<InterfaceAddress>& own) {
+  if (network.empty()) {
+    // "<client address> <client port> <server address> <server port>"
+    std::istringstream words(ssh_connection);
+    std::string client, port, server;
+    words >> client >> port >> server;
+    return is_v4(server) || is_v6(server) ? server : std::string("127.0.0.1");
+  }
+  SUREFOOT_ASSIGN(const Network wanted, parse_network(network));
+  std::string found;
+  std::string all;
+  for (const InterfaceAddress& one : own) {
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", one.name, one.address);
+    const bool is_it =
+        wanted.interface.empty() ? contains(wanted, one.address) : one.name == wanted.interface;
+    // A link-local address says nothing without its interface.
+    if (!is_it || one.address.starts_with("fe80:")) continue;
+    if (found.empty() || (!is_v4(found) && is_v4(one.address))) found = one.address;
+  }
+  if (!found.empty()) return found;
+  return error(Code::kInvalid, "has no address in resources.network, {}; it has {}", network, all);
+}
+
+Result<std::string> address_towards(const std::string& peer) {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (::inet_pton(AF_INET, peer.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(9);
+    bytes = sizeof *v4;
+  } else if (::inet_pton(AF_INET6, peer.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(9);
+    bytes = sizeof *v6;
+  } else {
+    return error(Code::kInvalid, "{} is no address in numbers", peer);
+  }
+  // A datagram socket that is connected has looked up its route, and sent nothing.
+  const Fd fd(::socket(storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage), bytes) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &(bytes = sizeof storage)) !=
+          0)
+    return error(Code::kRetry, "there is no way to {}: {}", peer, errno_text(errno));
+  return text_of(reinterpret_cast<const sockaddr*>(&storage));
+}
+
+std::string mpi_network(const std::string& network, const std::vector<std::string>& addresses) {
+  if (!network.empty()) return network;
+  std::vector<std::uint32_t> numbers;
+  for (const std::string& address : addresses) {
+    in_addr bytes{};
+    if (::inet_pton(AF_INET, address.c_str(), &bytes) != 1) return "";
+    // Of the supervisor's own machine: nobody else gets there by it.
+    if ((ntohl(bytes.s_addr) >> 24) != 127) numbers.push_back(ntohl(bytes.s_addr));
+  }
+  if (numbers.empty()) return "";
+  const std::uint32_t first = numbers.front();
+  int common = 32;
+  for (const std::uint32_t number : numbers) {
+    while (common > 0 && ((first ^ number) >> (32 - common)) != 0) --common;
+  }
+  if (common < kMinCommonBits) return "";
+  in_addr base{};
+  base.s_addr = htonl(first & ~((std::uint64_t{1} << (32 - common)) - 1));
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &base, text.data(), text.size());
+  return fmt::format("{}/{}", text.data(), common);
+}
+
+std::string address_of_endpoint(const std::string& endpoint) {
+  const std::size_t colon = endpoint.rfind(':');
+  if (!endpoint.starts_with("tcp://") || colon <= 6) return "";
+  std::string address = endpoint.substr(6, colon - 6);
+  if (address.starts_with('[') && address.ends_with(']'))
+    address = address.substr(1, address.size() - 2);
+  return address;
+}
+
+}  // namespace surefoot
