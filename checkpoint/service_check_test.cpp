@@ -274,6 +274,9 @@ TEST_F(CheckedServiceTest, GivesLogsInPiecesAndReadsNoOtherFile) {
 }
 
 TEST_F(CheckedServiceTest, SaysWhetherItSeesTheJobDirectory) {
+  std::this_thread::sleep_for(1500ms);  // longer than between two looks
+  EXPECT_FALSE(status().shares_directory()) << "a stand-in of this machine's own has no journal";
+  std::ofstream(launch_.job_directory / "journal.db") << "one";
   EXPECT_TRUE(eventually([&] { return status().shares_directory(); }));
   std::filesystem::rename(launch_.job_directory / "job.json", launch_.job_directory / "elsewhere");
   EXPECT_TRUE(eventually([&] { return !status().shares_directory(); }));

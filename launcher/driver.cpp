@@ -38,6 +38,7 @@ constexpr Duration kServiceReturns = 5s;
 constexpr Duration kLastWords = 1s;
 constexpr Duration kNoticeChange = 1s;  // arbitrary: deadlines that differ by less are the same
 constexpr Duration kSaveInterval = 5s;
+constexpr Duration kLogInterval = 1s;
 constexpr std::streamoff kLogTail =
     64 * 1024;  // of mpirun's log: its message on who ended stands last
 
@@ -138,6 +139,7 @@ class Driver final : MachineListener {
 
   std::map<core::NodeId, core::NoticeReceived> notices_;  // as told last
   Time saved_{};
+  Time next_logs_{};
   core::NodeId metrics_from_ = -1;                        // who told the newest record
   std::pair<std::int64_t, std::int64_t> metrics_newest_;  // attempt and step of it
   std::unique_ptr<MetricsWriter> metrics_;
@@ -151,6 +153,7 @@ NodeContext node_context(const DriverSettings& settings,
   context.job_id = settings.job_id;
   context.keys = client_half(settings.keys);
   context.directory = settings.directory;
+  context.bring_model = settings.bring_model;
   context.probe = std::make_shared<StoreProbe>("probe-" + settings.job_id);
   context.service.program = settings.programs.node;
   context.service.job_file = settings.directory.job_file();
@@ -240,6 +243,10 @@ Result<int> Driver::run() {
     if (now() >= core::deadline(rules_, state_)) {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
+    }
+    if (now() >= next_logs_) {
+      machines_.mirror_logs();
+      next_logs_ = now() + kLogInterval;
     }
     SUREFOOT_TRY(save_now_and_then());
   }
@@ -356,6 +363,12 @@ void Driver::launch(const core::LaunchGang& launch, std::int64_t action) {
   gang_exit_seen_.reset();
   worker_seen_ = false;
   observer_.follow(attempt, core::workers_of(members_));
+  int rank = 0;
+  for (const core::Member& member : members_) {
+    std::vector<int> ranks(static_cast<std::size_t>(member.workers));
+    for (int& number : ranks) number = rank++;
+    machines_.follow_logs(member.node, attempt, ranks);
+  }
   machines_.ask_at_once();
   std::string outcome = "done";
   if (gang_) {
@@ -478,6 +491,7 @@ bool Driver::has_last_words() {
   if (!gang_exit_seen_) {
     gang_exit_seen_ = now();
     machines_.ask_at_once();
+    machines_.mirror_logs();
   }
   const bool wanted = state_.history.attempt_open && state_.doing != core::Doing::kEnding;
   const Duration patience = rules_.fleet.alone ? kServiceReturns : kLastWords;

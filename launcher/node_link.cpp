@@ -75,6 +75,7 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
     SUREFOOT_TRY(call(std::move(request), deadline));
   }
   SUREFOOT_ASSIGN(prepared.status, status(~std::uint64_t{0}, deadline));
+  shares_directory_ = prepared.status.shares_directory();
   const std::string boot = prepared.status.boot_id();
   if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
     SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, deadline));
@@ -151,8 +152,13 @@ NodeLink::Ended NodeLink::end_gang(Attempt attempt, std::uint64_t records_from) 
 Result<service::FinishReply> NodeLink::finish(Step step, Time deadline) {
   service::Request request;
   request.mutable_finish()->set_step(step.value);
-  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
-  return reply.finish();
+  SUREFOOT_ASSIGN(service::Reply reply, call(std::move(request), deadline));
+  service::FinishReply& finish = *reply.mutable_finish();
+  if (here_ || shares_directory_) return finish;
+  SUREFOOT_ASSIGN(const Exported exported,
+                  context_->bring_model(step, finish.weights_sha256(), deadline));
+  finish.set_folder(exported.folder.string());
+  return finish;
 }
 
 Status NodeLink::finished_elsewhere(Step step) {

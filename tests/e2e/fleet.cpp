@@ -42,11 +42,17 @@ RunResult result_of(const cluster::CommandResult& command) {
 
 }  // namespace
 
-void Fleet::SetUp() {
+void Fleet::make(const std::vector<std::string>& shared) {
   if (const std::string why = cluster::cluster_unavailable(); !why.empty()) GTEST_SKIP() << why;
   sandbox_ = std::make_unique<Sandbox>(kJob);
-  auto made = cluster::Cluster::start(
-      {kNodes + 1, {sandbox_->root().string(), source_directory().string()}});
+  std::vector<std::string> folders = shared;
+  for (std::string& folder : folders) {
+    folder = (sandbox_->root() / folder).string();
+    std::filesystem::create_directories(folder);
+  }
+  if (folders.empty()) folders.push_back(sandbox_->root().string());
+  folders.push_back(source_directory().string());
+  auto made = cluster::Cluster::start({kNodes + 1, folders});
   ASSERT_TRUE(made) << made.error().message;
   cluster_ = std::move(*made);
 }

@@ -22,7 +22,9 @@ class Fleet : public testing::Test {
   static constexpr int kNodes = 4;
   static constexpr int kFront = kNodes;  // the host of the supervisor
 
-  void SetUp() override;
+  void SetUp() override { make({}); }
+  // `shared`: what the hosts have in common; nothing given: the job's whole folder.
+  void make(const std::vector<std::string>& shared);
   void TearDown() override;
 
   // Of `surefoot run` on the front, with host0..host3 and these arguments.

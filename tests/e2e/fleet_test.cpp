@@ -160,6 +160,39 @@ TEST_F(Fleet, ACheckpointFolderThatIsNotSharedIsRefusedByName) {
   expect_said("checkpoint.to is not shared between host");
 }
 
+// As rented machines are: each has its own disk, and only the store is the same for all.
+class Apart : public Fleet {
+ protected:
+  void SetUp() override {
+    make({"store"});
+    if (IsSkipped()) return;
+    std::string text = *read_file(sandbox_->job_file().string());
+    ASSERT_EQ(host(kFront)
+                  .run({"sh", "-c", "mkdir -p $0 && printf '%s' \"$JOB\" > $0/job.yaml",
+                        sandbox_->root().string()},
+                       {.environment = {"JOB=" + text}})
+                  .exit_code,
+              0);
+  }
+};
+
+TEST_F(Apart, MachinesThatShareNothingButTheStoreBringModelAndLogsToTheSupervisor) {
+  start_job({"--set", "checkpoint.to=" + (sandbox_->root() / "store").string()});
+  await_line("checkpoint of step");
+  ASSERT_TRUE(host(0).kill());
+  await_line("back at work");
+  expect_done_with_same_bits();
+  const std::string directory = sandbox_->directory().string();
+  const auto looked = host(kFront).run(
+      {"sh", "-c",
+       "cd " + directory + " && sha256sum final/model.safetensors && ls logs/attempt-*"});
+  EXPECT_NE(looked.output.find(reference(60).text("weights_sha256")), std::string::npos)
+      << looked.output;
+  for (const char* log : {"rank-0.log", "rank-1.log", "rank-2.log", "rank-3.log"})
+    EXPECT_NE(looked.output.find(log), std::string::npos) << log << " is not in\n" << looked.output;
+  expect_nothing_left({1, 2, 3, kFront});
+}
+
 // Of the kind that a processor of another make would have: its BLAS takes another kernel.
 TEST_F(Fleet, AMachineThatGivesOtherBitsIsLeftOutByName) {
   const auto ssh = sandbox_->root() / "ssh";
