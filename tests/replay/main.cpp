@@ -21,7 +21,8 @@ namespace {
 using nlohmann::json;
 
 constexpr double kHour = 3600;
-constexpr double kCap = 24 * kHour;     // Google takes such a machine after a day at the latest
+// Google takes such a machine after a day at the latest; that is to be in it.
+constexpr double kFleetOfLifetimes = 48 * kHour;
 constexpr double kReplacement = 60;     // arbitrary: a record of lifetimes does not tell
 constexpr int kStepsToLearnSpeed = 30;  // arbitrary: some seconds
 constexpr int kUnavailable = 77;
@@ -34,6 +35,7 @@ struct Options {
   double hours = 0;  // 0: to the end
   int steps = 0;     // 0: about as many as undisturbed steps fit into `seconds`
   std::string jobs;
+  bool plan_only = false;
   PlanOptions plan;
 };
 
@@ -60,10 +62,12 @@ Result<Plan> plan_of(const Options& options) {
     const auto lost = std::count_if(trace.lifetimes.begin(), trace.lifetimes.end(),
                                     [](const Lifetime& lifetime) { return lifetime.lost; });
     form += fmt::format(
-        " ({} machines, {} of them taken away; from these a fleet of {} over a day is drawn, each "
+        " ({} machines, {} of them taken away; from these a fleet of {} over two days is drawn, "
+        "each "
         "replaced after {} s)",
         trace.lifetimes.size(), lost, options.plan.hosts, kReplacement);
-    trace = fleet_of_lifetimes(trace, options.plan.hosts, kCap, kReplacement, options.plan.seed);
+    trace = fleet_of_lifetimes(trace, options.plan.hosts, kFleetOfLifetimes, kReplacement,
+                               options.plan.seed);
   }
   const double length = options.hours > 0 ? options.hours * kHour : trace.seconds;
   if (options.hours > 0 || options.from_hours > 0)
@@ -170,9 +174,14 @@ int run(int argc, char** argv) {
   app.add_option("--steps", options.steps, "of the job; not given: as many as fit, undisturbed")
       ->check(CLI::PositiveNumber);
   app.add_option("--jobs", options.jobs, "new folder in which the jobs' directories stay");
+  app.add_flag("--plan", options.plan_only, "only print what would be done to the hosts");
   CLI11_PARSE(app, argc, argv);
   const auto plan = plan_of(options);
   if (!plan) return fail(options.trace + ": " + plan.error().message, kUsersError);
+  if (options.plan_only) {
+    for (const Action& action : plan->actions) std::printf("  %s\n", to_text(action).c_str());
+    return 0;
+  }
   if (const std::string why = cluster::cluster_unavailable(); !why.empty())
     return fail("skipped: " + why, kUnavailable);
   const auto same = replay(options, *plan);

@@ -126,7 +126,7 @@ Cost predict(const Plan& plan, const Measured& measured) {
 
 std::string to_text(const Action& action) {
   const std::string host = fmt::format("{:6.2f}  host{} ", action.at, action.host);
-  if (action.kind == Action::Kind::kReturn) return host + "is there (again)";
+  if (action.kind == Action::Kind::kReturn) return host + "comes";
   if (action.kind == Action::Kind::kNotice)
     return host + fmt::format("is told that it goes in {:.2f} s", action.notice);
   return host + (action.notice > 0 ? "goes as announced" : "is gone, without a word");
