@@ -112,7 +112,7 @@ TEST_F(CheckTest, PutsAProbeThatAnotherNodeSeesAndTakesItAway) {
 TEST_F(CheckTest, TouchesNothingButProbes) {
   std::filesystem::create_directories(folder_.path() / "store");
   std::ofstream(folder_.path() / "store" / "job.json") << "{}";
-  for (const char* name : {"job.json", "probe-", "probe-../job.json", "probe-XYZ",
+  for (const char* name : {"job.json", "abcdef0123", "probe-", "probe-../job.json", "probe-XYZ",
                            "step-00000000001/manifest.json", "probe-1/2"}) {
     service::Check check = check_for(30);
     check.set_put_probe(name);

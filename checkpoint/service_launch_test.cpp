@@ -138,6 +138,7 @@ TEST_F(LaunchTest, KnowsWhatAServiceThatWasKilledHadLaunched) {
 
 TEST_F(LaunchTest, NothingOfAnEndedAttemptBeginsOrRegistersAnyMore) {
   ASSERT_TRUE(end_gang(4));
+  ASSERT_FALSE(launch(3));
   EXPECT_EQ(launch(3).error().code, Code::kStale);
   kill_service();
   start();
@@ -277,6 +278,7 @@ TEST_F(LeaseTest, EndsWhatWasLaunchedWhenNoSupervisorIsHeard) {
   ASSERT_TRUE(wait_for(4));
   EXPECT_TRUE(eventually([&] { return all_are_gone(); }));
   EXPECT_TRUE(ended());
+  ASSERT_FALSE(launch(3));
   EXPECT_EQ(launch(3).error().code, Code::kStale);
   ASSERT_TRUE(launch(4)) << "the next attempt";
 }
