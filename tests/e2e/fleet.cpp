@@ -153,8 +153,10 @@ void Fleet::expect_no_step_lost() {
 std::string Fleet::left_on(int number) {
   const auto looked = host(number).run(
       {"sh", "-c",
-       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-n|surefoot-w|orted|mpirun';"
-       "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null; true"});
+       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-[nw]|orted|mpirun|^ssh$';"
+       "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null;"
+       // Ports that somebody listens on, but sshd's and a test's own server's.
+       "awk '$4 == \"0A\" && $2 !~ /:(0016|0050)$/ {print \"port\", $2}' /proc/net/tcp; true"});
   return looked.exit_code == 0 ? looked.output : "cannot look: " + looked.output;
 }
 
