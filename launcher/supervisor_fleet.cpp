@@ -116,6 +116,7 @@ void Machine::arrived(Node& node) {
   node.failures = 0;
   node.due = Time::max();
   node.why.clear();
+  node.lost = false;
   s_.everyone_told = s_.everyone_told && !usable(node);
   switch (s_.doing) {
     case Doing::kAssembling:
@@ -222,6 +223,7 @@ void Machine::lose(Node& node, const std::string& message) {
   node.standing = Standing::kOut;
   node.tried = true;
   node.why = message;
+  node.lost = true;
   node.due = node.listed || node.in_gang ? s_.now + std::max(pause, kFirstRetry) : Time::max();
   if (at_work) {
     node.stain = s_.history.attempt;

@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "configs/fault.h"
+#include "launcher/control.h"
 #include "launcher/driver.h"
 #include "launcher/fault_list.h"
 #include "launcher/report.h"
@@ -286,7 +287,13 @@ int cancel_verb(const CancelArguments& arguments) {
     return show_report(request, console, *code == supervisor::kExitDoNotRequeue ? kExitOk : *code);
   }
   const ProcessId supervisor = *view->supervisor;
-  if (Status sent = send_signal(supervisor, SIGUSR1); !sent) return complain(sent.error());
+  // It may have no socket, or just be leaving.
+  const auto asked =
+      ask_supervisor(found->directory.root, {{"ask", "cancel"}}, now() + kSupervisorPatience);
+  if (!asked) {
+    const Status sent = send_signal(supervisor, SIGUSR1);
+    if (!sent && sent.error().code != Code::kNotFound) return complain(sent.error());
+  }
   std::fprintf(stderr, "asked process %d to end the job\n", supervisor.pid);
   const Time deadline = now() + 2min;
   while (is_alive(supervisor)) {
