@@ -195,7 +195,8 @@ bool ServiceImpl::too_much_waits(const service::Request& request) const {
          (for_gang && gang_thread_.unfinished() >= kMaxWaiting) ||
          (request.has_launch() && launch_thread_.unfinished() >= kMaxWaiting) ||
          (request.has_check() && check_thread_.unfinished() >= kMaxWaiting) ||
-         (request.has_read_log() && log_thread_.unfinished() >= kMaxWaiting);
+         ((request.has_read_log() || request.has_trace()) &&
+          log_thread_.unfinished() >= kMaxWaiting);
 }
 
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
@@ -233,6 +234,8 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
       return check(peer, request.check());
     case service::Request::kReadLog:
       return read_log(peer, request.read_log());
+    case service::Request::kTrace:
+      return trace(peer, request.trace());
     case service::Request::WHAT_NOT_SET:
       return;
   }

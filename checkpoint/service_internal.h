@@ -135,6 +135,9 @@ class ServiceImpl final : public Service {
   void check(const Peer& peer, const service::Check& request);
   void read_log(const Peer& peer, const service::ReadLog& request);
 
+  // service_trace.cpp
+  void trace(const Peer& peer, const service::Trace& request);
+
   // service_launch.cpp
   void ask(const Peer& peer, const service::Ask& ask);
   void launch(const Peer& peer, const service::Launch& request);

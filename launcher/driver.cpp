@@ -10,9 +10,12 @@
 #include <deque>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/arena.h"
 #include "common/log.h"
+#include "launcher/control.h"
+#include "launcher/fleet_report.h"
 #include "launcher/format.h"
 #include "launcher/machines.h"
 #include "launcher/metrics/metrics.h"
@@ -21,6 +24,7 @@
 #include "launcher/nodes/discovery.h"
 #include "launcher/nodes/network.h"
 #include "launcher/observer.h"
+#include "launcher/requests.h"
 #include "launcher/rules.h"
 
 namespace surefoot {
@@ -39,6 +43,7 @@ constexpr Duration kLastWords = 1s;
 constexpr Duration kNoticeChange = 1s;  // arbitrary: deadlines that differ by less are the same
 constexpr Duration kSaveInterval = 5s;
 constexpr Duration kLogInterval = 1s;
+constexpr Duration kSnapshotAge = 100ms;  // arbitrary: however often verbs ask
 constexpr std::streamoff kLogTail =
     64 * 1024;  // of mpirun's log: its message on who ended stands last
 
@@ -109,6 +114,12 @@ class Driver final : MachineListener {
   bool has_last_words();
   Status save_now_and_then();
 
+  // What verbs ask for.
+  void open_control();
+  Result<nlohmann::json> answer(const nlohmann::json& request);
+  [[nodiscard]] const nlohmann::json& snapshot();
+  std::string_view decide_now();
+
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
   [[nodiscard]] std::vector<core::Member> rank_order(std::vector<core::Member> members) const;
   [[nodiscard]] core::NodeId node_of_rank(int rank) const;
@@ -143,6 +154,12 @@ class Driver final : MachineListener {
   core::NodeId metrics_from_ = -1;                        // who told the newest record
   std::pair<std::int64_t, std::int64_t> metrics_newest_;  // attempt and step of it
   std::unique_ptr<MetricsWriter> metrics_;
+
+  BusyTimes busy_;
+  std::string_view last_reason_;
+  nlohmann::json snapshot_;
+  Time snapshot_at_{};
+  std::unique_ptr<ControlServer> control_;  // last: its items name all of this
 };
 
 NodeContext node_context(const DriverSettings& settings,
@@ -229,6 +246,7 @@ Result<int> Driver::run() {
   auto writer = MetricsWriter::open(settings_.directory.metrics());
   if (writer) metrics_ = std::move(*writer);
   if (!metrics_) narration_.warning("no metrics are written: " + writer.error().message);
+  open_control();
   open();
   SUREFOOT_TRY(decide_all());
   while (!stop_) {
@@ -250,6 +268,7 @@ Result<int> Driver::run() {
     }
     SUREFOOT_TRY(save_now_and_then());
   }
+  control_.reset();
   SUREFOOT_TRY(journal_.save(state_.history));
   // mpirun may have been ended a moment ago; nobody else reaps it.
   if (gang_) [[maybe_unused]]
@@ -285,6 +304,7 @@ Status Driver::decide_all() {
 Status Driver::decide_one(const core::Event& event) {
   core::Decision decision = core::decide(rules_, std::move(state_), event);
   state_ = std::move(decision.next);
+  last_reason_ = decision.reason;
   std::vector<std::int64_t> actions(decision.effects.size());
   if (decision.record) {
     decision.next = state_;
@@ -312,7 +332,7 @@ void Driver::perform(const core::Effect& effect, std::int64_t action) {
   } else if (std::holds_alternative<core::TellEveryone>(effect)) {
     machines_.tell_everyone(state_.fleet, action);
   } else if (std::holds_alternative<core::CollectTraces>(effect)) {
-    machines_.collect_traces(attempt, gang_, action);
+    machines_.collect_traces(state_.fleet, attempt, gang_, action);
   } else if (std::holds_alternative<core::EndGang>(effect)) {
     machines_.end_gang(state_.fleet, attempt, gang_, action);
   } else if (const auto* finish = std::get_if<core::FinishJob>(&effect)) {
@@ -445,6 +465,7 @@ void Driver::answered(core::NodeId node, const service::StatusReply& status, Tim
   for (const service::Record& record : status.records()) metrics.push_back(metric_of(record));
   take_metrics(node, metrics);
   const service::StatusReply together = gang_status(node);
+  busy_.learn(together, state_.history.attempt);
   for (core::Event& event : observer_.observe(together, worker_seen(), at))
     events_.push_back(std::move(event));
   narration_.answered(together);
@@ -529,6 +550,52 @@ void Driver::look_at_gang() {
   if (culprit.node >= 0)
     culprit.host = rules_.fleet.alone ? host_name() : state_.fleet[culprit.node].host.name;
   post(std::move(exited));
+}
+
+// ---- What verbs ask for ----
+
+void Driver::open_control() {
+  auto opened =
+      ControlServer::open(settings_.directory.root, machines_.inbox(),
+                          [this](const nlohmann::json& request) { return answer(request); });
+  if (opened) control_ = std::move(*opened);
+  if (!control_)
+    narration_.warning("`surefoot nodes` and `drain` will not reach this: " +
+                       opened.error().message);
+}
+
+// An item of the inbox: between decisions.
+Result<nlohmann::json> Driver::answer(const nlohmann::json& request) {
+  const auto ask = request.find("ask");
+  if (ask != request.end() && *ask == "status") return snapshot();
+  if (ask != request.end() && *ask == "drain") {
+    SUREFOOT_ASSIGN(const auto notice,
+                    notice_asked_for(request, rules_, state_.fleet, host_name(), now()));
+    post(notice);
+    return nlohmann::json{{"node", request["node"]}, {"what", decide_now()}};
+  }
+  if (ask != request.end() && *ask == "cancel") {
+    post(core::CancelAsked{});
+    return nlohmann::json{{"what", decide_now()}, {"pid", ::getpid()}};
+  }
+  return error(Code::kInvalid, "status, drain and cancel can be asked for");
+}
+
+const nlohmann::json& Driver::snapshot() {
+  if (snapshot_.is_null() || now() - snapshot_at_ >= kSnapshotAge) {
+    snapshot_at_ = now();
+    snapshot_ = to_json(fleet_report({rules_, state_, members_,
+                                      [this](core::NodeId node) { return machines_.status(node); },
+                                      busy_, host_name(), snapshot_at_}));
+  }
+  return snapshot_;
+}
+
+// What came of the event that was posted last.
+std::string_view Driver::decide_now() {
+  snapshot_ = nullptr;
+  if (const Status decided = decide_all(); !decided && journal_status_) journal_status_ = decided;
+  return last_reason_;
 }
 
 Status Driver::save_now_and_then() {

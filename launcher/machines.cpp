@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "checkpoint/rank_traces.h"
+#include "common/file.h"
 #include "common/log.h"
-#include "launcher/traces.h"
 
 namespace surefoot {
 namespace {
@@ -14,7 +15,7 @@ namespace core = supervisor;
 // Below the core's limits for the same effects (supervisor::Rules), so that an answer comes before
 // the core gives up.
 constexpr Duration kServiceStart = 25s;
-constexpr Duration kTraces = 4s;
+constexpr Duration kTraces = 4500ms;
 constexpr Duration kEndHere = 3s;
 constexpr Duration kServiceSilence = 5s;  // arbitrary; of the only machine, whose process is seen
 constexpr Duration kLogs = 2s;            // of one look at a machine's logs
@@ -254,21 +255,68 @@ void Machines::mirror_logs() {
   }
 }
 
-void Machines::collect_traces(Attempt attempt, const std::optional<Gang>& gang,
-                              std::int64_t action) {
-  std::optional<service::StatusReply> local;
-  for (const auto& [node, machine] : machines_) {
-    const bool here = context_->alone || (machine.prepared && machine.prepared->access.local);
-    if (here) local = machine.status;
+std::vector<RankPlace> Machines::places(const std::set<core::NodeId>& nodes,
+                                        Attempt attempt) const {
+  std::vector<RankPlace> places;
+  for (const core::NodeId node : nodes) {
+    const service::StatusReply* status = this->status(node);
+    if (status == nullptr) continue;
+    const std::string host = context_->alone ? host_name() : machines_.at(node).name;
+    for (const service::RankStatus& rank : status->ranks()) {
+      if (rank.attempt() != attempt.value || !rank.alive()) continue;
+      places.push_back({node, host, rank.rank(), Step{rank.step()},
+                        phase_named(rank.phase()).value_or(Phase::kStarting)});
+    }
   }
-  const auto folder = context_->directory.attempt_logs(attempt);
-  here_.start([this, gang, local, folder, attempt, action]() -> Inbox::Item {
-    const Status written =
-        write_traces(folder, local ? &*local : nullptr,
-                     gang ? gang->processes() : std::vector<ProcessId>{}, now() + kTraces);
-    return [this, attempt, action, outcome = outcome_of(written)] {
+  return places;
+}
+
+void Machines::collect_traces(const core::Fleet& fleet, Attempt attempt,
+                              const std::optional<Gang>& gang, std::int64_t action) {
+  tracing_ = Round{++rounds_, action, {}, {}, false};
+  traces_ = "Taken since no step was finished in time.\n";
+  std::set<std::int32_t> told;  // by the service of this machine
+  for (auto& [node, machine] : machines_) {
+    if (!context_->alone && (!fleet[node].in_gang || !fleet[node].up())) continue;
+    tracing_.open.insert(node);
+    if (machine.status && local(node)) {
+      for (const auto& rank : machine.status->ranks()) told.insert(rank.pid());
+    }
+    machine.commands->start([this, link = machine.link, node, attempt, name = machine.name,
+                             round = tracing_.number]() -> Inbox::Item {
+      const auto text = link->trace(attempt, kTraces);
+      return [this, node, attempt, round,
+              text = fmt::format("\n==== {}\n{}\n", name, text ? *text : text.error().message)] {
+        traced(round, node, attempt, text);
+      };
+    });
+  }
+  awaited_ = awaited_rank(places(tracing_.open, attempt)).value_or(core::Culprit{});
+  tracing_.open.insert(kHere);
+  here_.start([this, gang, told, attempt, round = tracing_.number]() -> Inbox::Item {
+    std::vector<TracedProcess> others;
+    for (const ProcessId& process : gang ? gang->processes() : std::vector<ProcessId>{}) {
+      if (!told.contains(process.pid)) others.push_back({process, "not a registered worker", {}});
+    }
+    return [this, attempt, round,
+            text = "\n==== mpirun's session\n" + trace_processes(others, now() + kTraces)] {
+      traced(round, kHere, attempt, text);
+    };
+  });
+}
+
+void Machines::traced(std::uint64_t round, core::NodeId node, Attempt attempt,
+                      const std::string& text) {
+  if (round != tracing_.number || tracing_.open.erase(node) == 0) return;
+  traces_ += text;
+  if (!tracing_.open.empty()) return;
+  const auto file = context_->directory.attempt_logs(attempt) / "traces.txt";
+  here_.start([this, file, attempt, action = tracing_.action, traces = std::exchange(traces_, {}),
+               awaited = awaited_]() -> Inbox::Item {
+    const Status written = write_file_atomically(file, traces);
+    return [this, attempt, action, awaited, outcome = outcome_of(written)] {
       listener_.performed(action, outcome);
-      tell(core::TracesCollected{attempt});
+      tell(core::TracesCollected{attempt, awaited});
     };
   });
 }

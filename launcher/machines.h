@@ -18,6 +18,7 @@
 #include "launcher/mpirun/gang.h"
 #include "launcher/node_link.h"
 #include "launcher/nodes/log_mirror.h"
+#include "launcher/observer.h"
 #include "launcher/service_watch.h"
 #include "launcher/supervisor.h"
 #include "launcher/task_thread.h"
@@ -40,6 +41,8 @@ class Machines {
 
   [[nodiscard]] int event_fd() const { return inbox_->event_fd(); }
   void handle();
+  // For others whose items the loop is to run with these.
+  [[nodiscard]] std::shared_ptr<Inbox> inbox() const { return inbox_; }
 
   // What the core's state means for the watches: machines that are ready are watched, others are
   // not, and what is asked of a lost one is left to itself.
@@ -61,8 +64,10 @@ class Machines {
   // share the job directory; mirror_logs() takes what is new, now and then.
   void follow_logs(supervisor::NodeId node, Attempt attempt, const std::vector<int>& ranks);
   void mirror_logs();
-  // Stacks of what runs on this machine, and of the ranks elsewhere, into the attempt's logs.
-  void collect_traces(Attempt attempt, const std::optional<Gang>& gang, std::int64_t action);
+  // Where all ranks are, by the members that are ready (alone: the one), and what else of mpirun's
+  // session is on this machine, into the attempt's logs.
+  void collect_traces(const supervisor::Fleet& fleet, Attempt attempt,
+                      const std::optional<Gang>& gang, std::int64_t action);
 
   // The last answer; null: none yet, or its service was lost since.
   [[nodiscard]] const service::StatusReply* status(supervisor::NodeId node) const;
@@ -102,6 +107,10 @@ class Machines {
   void ended(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
              const NodeLink::Ended& end);
   void check_ending(Attempt attempt);
+  [[nodiscard]] std::vector<RankPlace> places(const std::set<supervisor::NodeId>& nodes,
+                                              Attempt attempt) const;
+  void traced(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
+              const std::string& text);
   void flush_next(std::vector<supervisor::NodeId> nodes, std::int64_t action, std::string failed);
   void freed(std::uint64_t round, supervisor::NodeId node, const Status& result);
   [[nodiscard]] std::vector<std::string> peers_of(supervisor::NodeId node) const;
@@ -119,6 +128,9 @@ class Machines {
   Duration pace_ = std::chrono::milliseconds(100);
   std::uint64_t rounds_ = 0;
   Round ending_;
+  Round tracing_;
+  std::string traces_;           // so far, of tracing_
+  supervisor::Culprit awaited_;  // as it was when they were asked for
   Round freeing_;
 };
 

@@ -27,6 +27,8 @@ struct Verb {
   int operator()(const CancelArguments& arguments) const {
     return cancel_verb(arguments, open_store_of);
   }
+  int operator()(const NodesArguments& arguments) const { return nodes_verb(arguments); }
+  int operator()(const DrainArguments& arguments) const { return drain_verb(arguments); }
   int operator()(const CheckpointsArguments& arguments) const {
     return checkpoints_verb(arguments, open_store_of);
   }

@@ -148,7 +148,9 @@ void Narration::effect(const core::Effect& effect) {
         fmt::format("attempt {}: {}", end->end.attempt, attempt_text(end->end));
     well ? console_.event(text) : console_.warning(text);
   } else if (const auto* recovery = std::get_if<core::RecordRecovery>(&effect)) {
-    console_.event("back at work after " + recovery_text(recovery->recovery));
+    console_.event(
+        fmt::format("back at work after {}; {}", recovery_text(recovery->recovery),
+                    count_text(recovery->recovery.steps_lost, "step", "steps") + " lost"));
   } else if (std::holds_alternative<core::CollectTraces>(effect)) {
     console_.warning("no step was finished in time: taking stack traces of all workers");
   } else if (std::holds_alternative<core::FinishJob>(effect)) {

@@ -149,6 +149,15 @@ NodeLink::Ended NodeLink::end_gang(Attempt attempt, std::uint64_t records_from) 
   return ended;
 }
 
+Result<std::string> NodeLink::trace(Attempt attempt, Duration patience) {
+  constexpr Duration kWay = 500ms;
+  service::Request request;
+  request.mutable_trace()->set_attempt(attempt.value);
+  request.mutable_trace()->set_seconds(seconds(patience - kWay));
+  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), now() + patience));
+  return reply.trace().text();
+}
+
 Result<service::FinishReply> NodeLink::finish(Step step, Time deadline) {
   service::Request request;
   request.mutable_finish()->set_step(step.value);

@@ -77,6 +77,9 @@ class NodeLink {
   // `records_from`: as in service::Status.
   [[nodiscard]] Ended end_gang(Attempt attempt, std::uint64_t records_from);
 
+  // Where the ranks of a gang are that hangs, as text.
+  [[nodiscard]] Result<std::string> trace(Attempt attempt, Duration patience);
+
   // The model lies in the job's directory here afterwards.
   [[nodiscard]] Result<service::FinishReply> finish(Step step, Time deadline);
   Status finished_elsewhere(Step step);

@@ -48,6 +48,19 @@ struct GangEndFacts {
 // mpirun, and mpirun before a rank that only says that it lost a peer (exit code 76).
 [[nodiscard]] supervisor::GangExited gang_exited(const GangEndFacts& facts);
 
+// Where a rank is, of those that live.
+struct RankPlace {
+  supervisor::NodeId node = -1;
+  std::string host;
+  int rank = -1;
+  Step step;
+  Phase phase = Phase::kStarting;
+};
+// The rank that the others wait for when a gang hangs: who is furthest behind, by step and phase,
+// and is the only one; where those are all ranks of one machine, the first of them. Nothing: all
+// are at the same place, or it is not clear whose fault it is.
+[[nodiscard]] std::optional<supervisor::Culprit> awaited_rank(const std::vector<RankPlace>& ranks);
+
 class Observer {
  public:
   // The gang whose records and lines count from now on.

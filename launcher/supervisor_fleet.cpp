@@ -175,6 +175,7 @@ void Machine::arrived(Node& node) {
   node.failures = 0;
   node.due = Time::max();
   node.why.clear();
+  node.lost = false;
   s_.everyone_told = s_.everyone_told && !usable(node);
   if (s_.doing == Doing::kRunning) weigh_growth(!node.in_gang);
   switch (s_.doing) {
@@ -280,6 +281,7 @@ void Machine::on(const NodeLost& e) {
 }
 
 void Machine::lose(Node& node, const std::string& message) {
+  node.lost = true;
   if (!node.in_gang || !gang_may_run()) {
     take_out(node, message, kFirstRetry);
     return go_on_with_machines("a machine is lost that no worker runs on");

@@ -14,6 +14,7 @@
 #include "common/process.h"
 #include "configs/fault.h"
 #include "launcher/bring_model.h"
+#include "launcher/control.h"
 #include "launcher/driver.h"
 #include "launcher/fault_list.h"
 #include "launcher/report.h"
@@ -295,7 +296,13 @@ int cancel_verb(const CancelArguments& arguments, const StoreOpener& open_store)
     return show_report(request, console, *code == supervisor::kExitDoNotRequeue ? kExitOk : *code);
   }
   const ProcessId supervisor = *view->supervisor;
-  if (Status sent = send_signal(supervisor, SIGUSR1); !sent) return complain(sent.error());
+  // It may have no socket, or just be leaving.
+  const auto asked =
+      ask_supervisor(found->directory.root, {{"ask", "cancel"}}, now() + kSupervisorPatience);
+  if (!asked) {
+    const Status sent = send_signal(supervisor, SIGUSR1);
+    if (!sent && sent.error().code != Code::kNotFound) return complain(sent.error());
+  }
   std::fprintf(stderr, "asked process %d to end the job\n", supervisor.pid);
   const Time deadline = now() + 2min;
   while (is_alive(supervisor)) {

@@ -15,6 +15,7 @@
 #include "configs/job.h"
 #include "configs/job_directory.h"
 #include "launcher/arguments.h"
+#include "launcher/fleet_report.h"
 
 namespace surefoot {
 
@@ -27,6 +28,8 @@ inline constexpr int kExitTryLater = 75;  // EX_TEMPFAIL
 int validate_verb(const ValidateArguments& arguments);
 int status_verb(const StatusArguments& arguments);
 int logs_verb(const LogsArguments& arguments);
+int nodes_verb(const NodesArguments& arguments);
+int drain_verb(const DrainArguments& arguments);
 // A job that has run: its directory and the job file in it.
 struct FoundJob {
   JobDirectory directory;
@@ -43,6 +46,12 @@ int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& o
 // `where`: a job directory, a job file, or a folder with one or more jobs in runs/ (the one whose
 // journal changed last); empty: the current folder.
 [[nodiscard]] Result<FoundJob> find_job(const std::string& where);
+
+// A supervisor that runs answers in a millisecond or two; one that waits for its disk may take
+// longer, and is better waited for than called dead.
+inline constexpr Duration kSupervisorPatience = std::chrono::seconds(1);
+// How the machines are, by the supervisor; nothing: none answers. Says so when one runs.
+[[nodiscard]] std::optional<FleetReport> ask_fleet(const FoundJob& found);
 
 // Prints "surefoot: ..." to standard error and returns the code a user gets for it.
 int complain(const Error& error);
