@@ -13,7 +13,7 @@ metrics="$work/run/metrics/metrics.jsonl"
 heartbeat=5
 
 on() { "$bin/surefoot-cluster" --cluster "$cluster" "$@" >/dev/null; }
-trap 'on down 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'on down 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 count() { grep -c -- "$1" "$log" || true; }
 again() {  # until the screen has this more than $2 times
@@ -60,7 +60,7 @@ measure() {  # name, what is done to host2, seconds beside the step that are the
   after="$(first_after "${before%% *}")"
   said="$(grep "back at work" "$log" | sed -n "$((seen + 1))s/.*back at work after //p")"
   echo "$after" | awk -v name="$1" -v begin="$begin" -v base="$3" -v said="$said" -v step="${before##* }" \
-    '{ printf "%-6s %6.2f s   goal %5.2f s   of which %s\n", name, $2 - begin, base + step, said }'
+    '{ printf "%-6s %6.2f s   goal %5.2f s   the supervisor says %s\n", name, $2 - begin, base + step, said }'
   on reboot host2  # also ends what is left of it
   whole "$gangs"
 }

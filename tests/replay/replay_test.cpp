@@ -115,6 +115,7 @@ TEST(Trace, APartBeginsWithTheMachinesThatAreThere) {
   EXPECT_EQ(part.changes, (Changes{{0, 3, 0}, {30, 1, 0}, {80, 0, 3}}));
   EXPECT_EQ(part.seconds, 100);
   EXPECT_EQ(part_of(trace, 250, 1000).seconds, 50);
+  EXPECT_EQ(part_of(trace, 250, 1000).changes, (Changes{{0, 9, 0}}));
 }
 
 TEST(Lifetimes, AreDrawnFromTheKaplanMeierEstimate) {
