@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace surefoot::supervisor {
@@ -11,6 +12,15 @@ namespace {
 
 int slots_of(const FleetRules& rules, const Node& node) {
   return node.host.slots > 0 ? node.host.slots : rules.workers_per_node;
+}
+
+bool differ(const std::string& a, const std::string& b) {
+  return !a.empty() && !b.empty() && a != b;
+}
+
+bool fits(const FleetRules& rules, const NodeFacts& reference, const NodeFacts& facts) {
+  return !differ(reference.training_hash, facts.training_hash) &&
+         (rules.allow_mixed_hardware || !differ(reference.numerics_id, facts.numerics_id));
 }
 
 // A line is for a human: of thousands it names the first few.
@@ -27,10 +37,38 @@ bool usable(const Node& node) {
   return node.up() && node.listed && !node.leaves;
 }
 
-std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet) {
+std::string mismatch(const FleetRules& rules, const NodeFacts& reference, const NodeFacts& facts) {
+  if (fits(rules, reference, facts)) return {};
+  if (differ(reference.training_hash, facts.training_hash)) {
+    return "its data or its job file are not those that the job runs with";
+  }
+  return fmt::format(
+      "its processor or libraries give other bits: {} here, {} so far "
+      "(resources.allow_mixed_hardware takes it)",
+      facts.numerics_id, reference.numerics_id);
+}
+
+NodeFacts commonest(const FleetRules& rules, const Fleet& fleet, const NodeFacts& reference) {
+  std::map<std::pair<std::string_view, std::string_view>, int> counts;
+  const Node* best = nullptr;
+  int most = 0;
+  for (const Node& node : fleet) {
+    if (!usable(node) || !fits(rules, reference, node.facts)) continue;
+    const std::string_view numerics = rules.allow_mixed_hardware ? "" : node.facts.numerics_id;
+    const int count = ++counts[{numerics, node.facts.training_hash}];
+    if (count > most) {
+      most = count;
+      best = &node;
+    }
+  }
+  return best != nullptr ? best->facts : reference;
+}
+
+std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet,
+                           const NodeFacts& reference) {
   std::vector<NodeId> nodes;
   for (NodeId id = 0; id < static_cast<NodeId>(fleet.size()); ++id) {
-    if (usable(fleet[id])) nodes.push_back(id);
+    if (usable(fleet[id]) && fits(rules, reference, fleet[id].facts)) nodes.push_back(id);
   }
   if (static_cast<int>(nodes.size()) < rules.min_nodes) return {};
   const auto rank = [&](NodeId id) { return std::pair(fleet[id].in_gang, fleet[id].ready); };
@@ -77,22 +115,6 @@ Duration strike(const FleetRules& rules, Node& node, Time at) {
   return rules.node_backoff * std::min(std::int64_t{1} << doublings, kNodeBackoffLimit);
 }
 
-std::string mismatch(const FleetRules& rules, const NodeFacts& reference, const NodeFacts& facts) {
-  const auto differ = [](const std::string& a, const std::string& b) {
-    return !a.empty() && !b.empty() && a != b;
-  };
-  if (differ(reference.training_hash, facts.training_hash)) {
-    return "its data or its job file are not those that the job runs with";
-  }
-  if (!rules.allow_mixed_hardware && differ(reference.numerics_id, facts.numerics_id)) {
-    return fmt::format(
-        "its processor or libraries give other bits: {} here, {} so far "
-        "(resources.allow_mixed_hardware takes it)",
-        facts.numerics_id, reference.numerics_id);
-  }
-  return {};
-}
-
 std::string shortage(const FleetRules& rules, const Fleet& fleet) {
   std::vector<std::string> ready;
   std::vector<std::string> others;
@@ -107,9 +129,10 @@ std::string shortage(const FleetRules& rules, const Fleet& fleet) {
                                                                            : node.why));
     }
   }
-  return fmt::format("{} of at least {} machines{}{}", ready.size(), rules.min_nodes,
-                     ready.empty() ? "" : " (" + listed(ready, ", ") + ")",
-                     others.empty() ? "" : "; " + listed(others, "; "));
+  return fmt::format(
+      "{} of at least {} machines{}{}", ready.size(), rules.min_nodes,
+      ready.empty() ? "" : " (" + listed(ready, ", ") + ")",
+      others.empty() ? (ready.empty() ? "; none is listed" : "") : "; " + listed(others, "; "));
 }
 
 }  // namespace surefoot::supervisor

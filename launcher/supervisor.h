@@ -220,7 +220,7 @@ struct GangExited {
   Time died;  // last sign of life of the culprit
 };
 // mpirun and every worker of it on a machine that is not lost are verified gone, and their last
-// StepFinished were told.
+// StepFinished and StageReached were told.
 struct GangEnded {
   Attempt attempt;
 };
@@ -316,7 +316,8 @@ struct FinishJob {
 struct FlushAndKeepArena {
   std::vector<NodeId> nodes;
 };
-// End the services, remove the arenas -> ArenaFreed.
+// End the services and what of the job still runs on their machines, remove the arenas
+// -> ArenaFreed.
 struct FreeArena {};
 // For journal and log. No answer.
 struct RecordAttemptEnd {
@@ -372,6 +373,7 @@ struct State {
 
   // The attempt in hand, while history.attempt_open.
   Stage stage = Stage::kLaunching;
+  Step restored{-1};        // the newest step that its machines can begin after
   Step attempt_step{-1};    // newest step finished by it; -1: none
   bool leftover = false;    // of a dead supervisor
   bool gang_alive = false;  // leftover only: worth a drain

@@ -84,6 +84,10 @@ void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   node.leaves = true;
   if (leaves) node.leaves_at = std::max(*leaves, s_.now);
   if (!node.noticed_at) node.noticed_at = s_.now;
+  if (node.up()) {
+    node.noticed_boot = node.facts.boot_id;
+    set_due(node, node.outlives_notice());
+  }
   weigh_growth(false);
   tell_everyone_if_all_go();
   if (!node.in_gang || !gang_may_run()) {
@@ -142,7 +146,8 @@ void Machine::on(const TimerFired&) {
   switch (s_.doing) {
     case Doing::kAssembling:
       s_.history.accounting.spend(Cause::kCapacity, s_.now);
-      if (!s_.history.attempt_open && !choose(rules_.fleet, s_.fleet).empty()) {
+      if (s_.members.empty() && !alone()) settle_reference();
+      if (!s_.history.attempt_open && !choose(rules_.fleet, s_.fleet, s_.reference).empty()) {
         s_.launched = true;
         s_.deadline = s_.now + rules_.fleet.check_timeout;
         return proceed("there are enough machines, more are not waited for any longer");

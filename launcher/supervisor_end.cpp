@@ -205,8 +205,10 @@ void Machine::close(std::string_view sentence) {
   because(sentence);
   // Finished steps are stored before anything is freed, for a cancelled job too. Where nobody could
   // be asked, an earlier attempt may have finished some. Who may still be alive keeps the arena.
-  const bool may_have_steps =
-      h.finished_step.value > 0 || (h.attempt.value > 0 && !s_.service_seen);
+  const bool all_seen =
+      s_.service_seen && (alone() || std::all_of(s_.fleet.begin(), s_.fleet.end(),
+                                                 [](const Node& node) { return node.up(); }));
+  const bool may_have_steps = h.finished_step.value > 0 || (h.attempt.value > 0 && !all_seen);
   if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
     perform(FlushAndKeepArena{holders()});
   } else {

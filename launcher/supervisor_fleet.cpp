@@ -113,8 +113,15 @@ bool Machine::look_after_machines() {
   bool again = false;
   bool out = false;
   bool lost = false;
+  bool stays = false;
   for (Node& node : s_.fleet) {
     if (s_.now < node.due) continue;
+    if (node.up()) {
+      node.forget_notice();
+      node.due = Time::max();
+      stays = true;
+      continue;
+    }
     if (node.standing == Standing::kOut) {
       again = true;
       continue;
@@ -127,9 +134,14 @@ bool Machine::look_after_machines() {
     (node.in_gang && gang_may_run() ? lost : out) = true;
     left_out(node, message, false);
   }
-  if (out) go_on_with_machines("machines have not answered in time");
-  if (again && !out && !lost) because("the service is started once more", false);
-  return again || out || lost;
+  if (stays) {
+    go_on_with_machines("a machine that was to go has stayed");
+  } else if (out) {
+    go_on_with_machines("machines have not answered in time");
+  } else if (again && !lost) {
+    because("the service is started once more", false);
+  }
+  return again || out || lost || stays;
 }
 
 void Machine::on(const ServiceAnswered& e) {
@@ -137,7 +149,11 @@ void Machine::on(const ServiceAnswered& e) {
   if (node == nullptr) return ignore("there is no such machine");
   if (node->up()) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  if (is_lost(*node)) return ignore("the machine is lost to the attempt in hand");
+  if (is_lost(*node)) {
+    node->back = true;
+    node->ready = std::max(node->ready, e.ready);
+    return because("the machine is lost to the attempt in hand, and taken again after it", false);
+  }
   if (const std::string why = mismatch(rules_.fleet, s_.reference, e.facts); !why.empty()) {
     ++node->failures;
     return left_out(*node, why);
@@ -152,17 +168,12 @@ void Machine::on(const ServiceAnswered& e) {
     return because("the machine may still run a part of an attempt that is over: once more");
   }
   if (!still_its_gang) node->stain = Attempt{};
-  if (node->leaves && (e.facts.boot_id != node->facts.boot_id ||
-                       (node->leaves_at && s_.now > *node->leaves_at + kOutlivedNotice))) {
-    node->leaves = false;
-    node->leaves_at.reset();
-    node->noticed_at.reset();
-  }
+  const bool another_life = !node->noticed_boot.empty() && node->noticed_boot != e.facts.boot_id;
+  if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
+  if (node->leaves && node->noticed_boot.empty()) node->noticed_boot = e.facts.boot_id;
   node->facts = e.facts;
   node->ready = e.ready;
   node->durable = e.durable;
-  if (s_.reference.numerics_id.empty()) s_.reference.numerics_id = e.facts.numerics_id;
-  if (s_.reference.training_hash.empty()) s_.reference.training_hash = e.facts.training_hash;
   s_.service_seen = true;
   // Steps may have finished while nobody looked.
   learn(std::max(e.ready, e.durable));
@@ -173,7 +184,7 @@ void Machine::arrived(Node& node) {
   node.standing = Standing::kReady;
   node.tried = true;
   node.failures = 0;
-  node.due = Time::max();
+  set_due(node, node.leaves ? node.outlives_notice() : Time::max());
   node.why.clear();
   node.lost = false;
   s_.everyone_told = s_.everyone_told && !usable(node);
@@ -312,9 +323,7 @@ void Machine::on(const HostsListed& e) {
     if (listed) node.host = *found->second;
     if (listed) unknown.erase(found);
     if (listed && !node.listed) {
-      node.leaves = false;
-      node.leaves_at.reset();
-      node.noticed_at.reset();
+      node.forget_notice();
       if (node.standing == Standing::kOut && !is_lost(node)) set_due(node, s_.now);
     }
     if (!listed && node.standing == Standing::kOut && !node.in_gang) node.due = Time::max();
@@ -340,8 +349,21 @@ void Machine::on(const HostsListed& e) {
 
 // ---- Which of them ----
 
+// Until the job runs, it is open what its machines are alike in; then the others are left out.
+void Machine::settle_reference() {
+  s_.reference = commonest(rules_.fleet, s_.fleet, s_.reference);
+  for (Node& node : s_.fleet) {
+    if (!node.up() || node.in_gang) continue;
+    const std::string why = mismatch(rules_.fleet, s_.reference, node.facts);
+    if (!why.empty()) take_out(node, why, retry_pause(++node.failures));
+  }
+}
+
 std::vector<Member> Machine::members_for_launch() const {
-  std::vector<Member> members = choose(rules_.fleet, s_.fleet);
+  const NodeFacts reference = s_.members.empty() && !alone()
+                                  ? commonest(rules_.fleet, s_.fleet, s_.reference)
+                                  : s_.reference;
+  std::vector<Member> members = choose(rules_.fleet, s_.fleet, reference);
   if (members.empty() || s_.launched) return members;
   const bool full = static_cast<int>(members.size()) >= rules_.fleet.max_nodes ||
                     longest_share(rules_.fleet, members) <= 1;
@@ -362,9 +384,12 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
   for (const Node& node : s_.fleet) {
     safe = std::max(safe, node.durable);
     if (node.up()) held = std::max(held, node.ready);
-    if (node.standing == Standing::kPreparing) awaited = std::max(awaited, node.ready);
+    const bool asked = node.standing == Standing::kPreparing ||
+                       (node.standing == Standing::kOut && s_.now >= node.due);
+    if (asked) awaited = std::max(awaited, node.ready);
   }
   for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
+  s_.restored = safe;
   if (safe >= std::max(held, awaited)) return false;
   if (safe >= held) {
     assemble();
@@ -419,7 +444,7 @@ void Machine::weigh_growth(bool arrival) {
     s_.grow_at = Time::max();
     return;
   }
-  const auto better = choose(rules_.fleet, s_.fleet);
+  const auto better = choose(rules_.fleet, s_.fleet, s_.reference);
   const bool grows = !better.empty() &&
                      longest_share(rules_.fleet, better) < longest_share(rules_.fleet, s_.members);
   if (!grows) {
@@ -443,15 +468,23 @@ void Machine::close_gang(const AttemptEnd& end) {
   s_.history.gang.clear();
   const bool failed =
       !end.injected && (end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung);
+  // What others have finished before its members need not have restored.
+  const Step held = end.outcome == Outcome::kDone ? s_.history.finished_step
+                    : s_.stage >= Stage::kStepping && !s_.leftover
+                        ? std::max(s_.attempt_step, s_.restored)
+                        : s_.attempt_step;
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
     if (node.up()) {
-      node.ready = s_.history.finished_step;
+      node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
-      set_due(node, node.listed ? std::max(node.back_at, s_.now) : Time::max());
+      // It may hold steps that the others do not.
+      const Time at = node.back ? s_.now : std::max(node.back_at, s_.now);
+      set_due(node, node.listed ? at : Time::max());
     }
+    node.back = false;
   }
   Node* culprit = node(end.culprit.node);
   if (!failed || alone() || culprit == nullptr || !culprit->up()) return;

@@ -65,6 +65,7 @@ class Machine {
 
   // Says whether an event is of the attempt in hand; if not, ignores it.
   [[nodiscard]] bool is_current(Attempt attempt);
+  [[nodiscard]] bool is_of_leftover(Attempt attempt) const;
   [[nodiscard]] bool gang_may_run() const {
     return s_.doing == Doing::kRunning || s_.doing == Doing::kDraining ||
            s_.doing == Doing::kCollecting || s_.doing == Doing::kEnding;
@@ -102,6 +103,7 @@ class Machine {
   void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
   void weigh_growth(bool arrival);
   void tell_everyone_if_all_go();
+  void settle_reference();
   [[nodiscard]] std::vector<Member> members_for_launch() const;
   [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
   // In it something of the attempt in hand may go on that nobody can end.

@@ -7,18 +7,8 @@ using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
 void World::start_supervisor() {
   records_read_ = 0;
-  opened_ = now_;
-  elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = rightly_given_up_ = false;
+  user_stops_ = cancel_asked_ = final_ = false;
   interrupts_ = 0;
-  known_step_ = journal_.finished_step.value;
-  known_row_ = journal_.failures_in_row;
-  if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
-                                               // user starts it all the same
-    same_twice_ = false;
-    setbacks_ = failures_in_row_ = known_row_ = 0;
-    known_same_ = false;
-  }
   bool lives = false;
   for (SimGang& g : gangs_) {
     g.own_child = false;

@@ -36,6 +36,17 @@ void Life::open() {
   state_ = State{};
   timer_at_ = Time::max();
   if (life_ > 1) ++sights_.resumes;
+  opened_ = clock();
+  elapsed_before_ = journal_.accounting.elapsed();
+  rightly_given_up_ = false;
+  known_step_ = journal_.finished_step.value;
+  known_row_ = journal_.failures_in_row;
+  // Its last supervisor said how it ended, and the user starts it all the same.
+  if (journal_.state != JobState::kRunning) {
+    same_twice_ = false;
+    setbacks_ = failures_in_row_ = known_row_ = 0;
+    known_same_ = false;
+  }
   say("the supervisor starts, journal: attempt {}{}, step {}", journal_.attempt,
       journal_.attempt_open ? " open" : "", journal_.finished_step);
 }
@@ -51,10 +62,12 @@ void Life::die() {
 void Life::feed(Event event) {
   if (!alive_) return;
   ++sights_.decisions;
-  const Attempt before = state_.history.attempt;
+  const Attempt attempt = state_.history.attempt;
+  const Step finished = state_.history.finished_step;
   Decision decision = decide_with(plant_, rules_, std::move(state_), event);
   say("{:<18} {} [{}]", name(event), decision.reason, name(decision.next.doing));
-  check_decision(decision, before);
+  check_any_decision(decision, attempt, finished);
+  check_decision(decision);
   // Without an effect there is little to tear; most deaths are to fall between them.
   const bool dies = dies_after_effects_ != -2 && (!decision.effects.empty() || rng_.chance(4));
   if (dies && dies_after_effects_ == -1) return die();

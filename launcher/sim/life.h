@@ -64,7 +64,7 @@ class Life {
   virtual void set_timer(Duration after, std::int64_t number) = 0;
   virtual void restart_later(Duration after) = 0;
   // The judge, before the decision is done.
-  virtual void check_decision(const supervisor::Decision& decision, Attempt before) = 0;
+  virtual void check_decision(const supervisor::Decision& decision) = 0;
   virtual void check_end(const supervisor::AttemptEnd& end) = 0;
   [[nodiscard]] virtual std::string check_finally() = 0;
 
@@ -88,6 +88,14 @@ class Life {
   void die();
   void watch_the_clock();
   void time_is_up(std::int64_t timer);
+  // The judge of every world (budgets.cpp).
+  void check_any_decision(const supervisor::Decision& decision, Attempt attempt, Step finished);
+  void note_failures(const supervisor::Decision& decision);
+  [[nodiscard]] bool may_be_given_up() const;
+  void check_budgets();  // before a launch
+  void count_end(const supervisor::AttemptEnd& end);
+  void check_books();
+
   // Old news: every kind of word about every earlier attempt, with old times. Nothing may change.
   void tell_stale();
 
@@ -110,7 +118,24 @@ class Life {
   int life_ = 0;
   bool over_ = false;
   Time timer_at_ = Time::max();
-  std::int64_t timer_ = 0;  // the newest one; others are void
+  std::int64_t timer_ = 0;     // the newest one; others are void
+  std::int64_t finished_ = 0;  // newest step that was ever READY
+  Time opened_{};              // by the supervisor's clock
+  Duration elapsed_before_{};
+
+  // Everything that may count against a budget, since the last explicit start; then of each kind.
+  std::int64_t setbacks_ = 0;
+  std::int64_t failures_in_row_ = 0, failures_total_ = 0, preemptions_ = 0;
+  std::int64_t finished_at_failure_ = 0;
+  std::int64_t failures_seen_ = 0;  // by the core, of any kind
+  std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
+  bool known_same_ = false;
+  bool rightly_given_up_ = false;  // by this supervisor
+  std::string known_failure_;
+  bool same_twice_ = false;
+  std::int64_t last_failure_step_ = -1;
+  std::string last_failure_;
+
   // -2: not planned; -1: before recording; n: after recording and n effects
   int dies_after_effects_ = -2;
 };

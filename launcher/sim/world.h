@@ -107,12 +107,10 @@ class World : public Life {
 
   // The judge (judge.cpp): it looks at the doubles, not at what the core believes.
   void check_launch(Attempt attempt);
-  void note_failures(const supervisor::Decision& decision);
-  [[nodiscard]] bool may_be_given_up() const;
   void check_free();
   void check_end(const supervisor::AttemptEnd& end) override;
   void check_stop(const supervisor::Stop& stop);
-  void check_decision(const supervisor::Decision& decision, Attempt before) override;
+  void check_decision(const supervisor::Decision& decision) override;
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
   [[nodiscard]] std::string check_finally() override;
 
@@ -124,7 +122,6 @@ class World : public Life {
   bool service_ = false;
   std::int64_t ready_ = -1;    // newest READY snapshot; -1: no arena
   std::int64_t durable_ = -1;  // newest checkpoint
-  std::int64_t finished_ = 0;  // newest step that was ever READY
   std::int64_t redone_ = 0;
   std::vector<Record> records_;
   bool memory_lost_ = false;  // rebooted or a snapshot turned out bad since the newest step
@@ -139,8 +136,6 @@ class World : public Life {
   bool hard_to_end_ = false;  // at some time it was unkillable, or the service could not be had
 
   // The supervisor.
-  Time opened_{};
-  Duration elapsed_before_{};
   std::size_t records_read_ = 0;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
   bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
@@ -150,19 +145,8 @@ class World : public Life {
 
   // The judge.
   std::int64_t highest_attempt_ = 0;
-  std::int64_t setbacks_ =
-      0;  // everything that may count against a budget, since the last explicit start
-  std::int64_t failures_in_row_ = 0, failures_total_ = 0, preemptions_ = 0, forgiven_ = 0;
-  bool final_ = false;  // 64..66, or 93 by this supervisor
-  std::int64_t finished_at_failure_ = 0;
-  std::int64_t failures_seen_ = 0;  // by the core, of any kind
-  std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
-  bool known_same_ = false;
-  bool rightly_given_up_ = false;  // by this supervisor
-  std::string known_failure_;
-  bool same_twice_ = false;
-  std::int64_t last_failure_step_ = -1;
-  std::string last_failure_;
+  std::int64_t forgiven_ = 0;
+  bool final_ = false;         // 64..66, or 93 by this supervisor
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
 };
 
