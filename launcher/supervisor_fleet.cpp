@@ -303,6 +303,11 @@ void Machine::lose(Node& node, const std::string& message) {
   take_out(node, message, std::max(pause, kFirstRetry));
   if (s_.lost.empty()) s_.lost = fmt::format("machine {} is lost: {}", node.host.name, message);
   tell_everyone_if_all_go();
+  if (s_.doing == Doing::kRunning && s_.stage >= Stage::kStepping) {
+    // Since when it was silent its gang's last step tells best.
+    s_.mark = std::max(s_.mark, s_.history.accounting.mark);
+    s_.history.accounting.spend(Cause::kDetect, s_.now);
+  }
   if (s_.doing != Doing::kEnding)
     return end_gang(Outcome::kPreempted, "a machine of the gang is lost: the others are ended");
   // One request for all that are lost in a moment.
