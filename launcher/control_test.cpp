@@ -1,9 +1,9 @@
 // The socket between verbs and supervisor, with clients of every kind.
 #include "launcher/control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
