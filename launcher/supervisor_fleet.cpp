@@ -474,14 +474,20 @@ void Machine::close_gang(const AttemptEnd& end) {
   const bool failed =
       !end.injected && (end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung);
   // What others have finished before its members need not have restored.
+  const bool restored = s_.stage >= Stage::kStepping;
   const Step held = end.outcome == Outcome::kDone ? s_.history.finished_step
-                    : s_.stage >= Stage::kStepping && !s_.leftover
-                        ? std::max(s_.attempt_step, s_.restored)
-                        : s_.attempt_step;
+                    : restored                    ? std::max(s_.attempt_step, s_.restored)
+                                                  : s_.attempt_step;
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
-    if (node.up()) {
+    if (node.up() && s_.leftover && !alone()) {
+      // It has answered before its last steps, or after a restart: only itself knows what it holds.
+      take_out(node, "is asked what it holds", Duration::zero());
+      set_due(node, s_.now);  // also where the list does not name it any more
+      node.tried = false;
+      node.ready = s_.history.finished_step;
+    } else if (node.up()) {
       node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {

@@ -155,7 +155,8 @@ void FleetWorld::deliver(const Item& item) {
         g->lost = true;
       NoticeReceived notice{std::nullopt, h.id};
       if (h.leaves != Time::max()) notice.leaves = h.leaves;
-      h.until = (h.leaves == Time::max() ? clock() + kUsualNotice : h.leaves) + kOutlivedNotice;
+      h.until = (h.leaves == Time::max() ? clock() + kUsualNotice : std::max(h.leaves, clock())) +
+                kOutlivedNotice;
       return feed({clock(), notice});
     }
     default:

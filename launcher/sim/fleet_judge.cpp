@@ -201,7 +201,8 @@ void FleetWorld::check_growth() {
     fleet.push_back(std::move(node));
   }
   // Which of too many it takes is its own affair.
-  if (!plan_.same_slots && static_cast<int>(fleet.size()) > rules_.fleet.max_nodes) return;
+  const auto up = std::count_if(state_.fleet.begin(), state_.fleet.end(), usable);
+  if (!plan_.same_slots && up > rules_.fleet.max_nodes) return;
   const std::vector<Member> best = choose(rules_.fleet, fleet, {});
   if (!best.empty() &&
       longest_share(rules_.fleet, best) < longest_share(rules_.fleet, state_.members))
