@@ -50,7 +50,10 @@ GangSpec Driver::gang_spec(Attempt attempt) const {
       spec.nodes.push_back({local ? host_name() : address, member.workers, endpoint, local});
     }
     if (!addresses.empty()) {
-      if (auto own = address_towards(addresses.back())) addresses.push_back(*own);
+      if (auto own = address_towards(addresses.back())) {
+        spec.own_address = *own;
+        addresses.push_back(*own);
+      }
     }
     spec.network = mpi_network(settings_.job.resources().network(), addresses);
     spec.ports = settings_.job.resources().ports();

@@ -67,6 +67,7 @@ struct GangSpec {
   // others the workers' program and job file are those in the arena's folder
   // (launcher/nodes/start_request.h), on this machine too.
   std::vector<GangNode> nodes;
+  std::string own_address;    // of this machine, as the others see it
   std::string network;        // mpi_network(); empty: all that there are
   std::string ports;          // resources.ports; may be empty
   bool has_bundle = false;    // the machines have Open MPI from resources.bundle
