@@ -84,6 +84,11 @@ Status check_space(std::int64_t needed_bytes, const std::string& folder, const S
   return {};
 }
 
+Result<std::int64_t> available_memory() {
+  SUREFOOT_ASSIGN(const std::string info, read_file("/proc/meminfo"));
+  return (field(info, "MemAvailable") + field(info, "SwapFree")) * 1024;
+}
+
 Result<SpaceFacts> look_at_space(const std::filesystem::path& folder) {
   struct statvfs space {};
   struct statfs kind {};
@@ -96,8 +101,7 @@ Result<SpaceFacts> look_at_space(const std::filesystem::path& folder) {
       static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize);
   facts.memory = kind.f_type == TMPFS_MAGIC || kind.f_type == RAMFS_MAGIC;
   if (facts.memory) {
-    SUREFOOT_ASSIGN(const std::string info, read_file("/proc/meminfo"));
-    facts.memory_bytes = (field(info, "MemAvailable") + field(info, "SwapFree")) * 1024;
+    SUREFOOT_ASSIGN(facts.memory_bytes, available_memory());
     facts.cgroup_bytes = cgroup_room("/");
   }
   return facts;

@@ -27,6 +27,9 @@ Status check_space(std::int64_t needed_bytes, const std::string& folder, const S
 // kNoSpace. The arena itself is looked at when its size is known.
 Status check_arena_base(const std::string& base, int workers);
 
+// Of the machine, swap included.
+[[nodiscard]] Result<std::int64_t> available_memory();
+
 // Bytes left in the tightest memory cgroup (version 1 or 2) of this process; -1: no limit. `root`
 // is "/" but in tests.
 [[nodiscard]] std::int64_t cgroup_room(const std::filesystem::path& root);

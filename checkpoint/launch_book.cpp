@@ -44,6 +44,10 @@ std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder, 
   return arena_folder / fmt::format("attempt-{}", attempt);
 }
 
+std::string daemon_log_name() {
+  return "daemon-" + host_name() + ".log";
+}
+
 std::vector<std::string> kept_from_workers() {
   return {"OMPI_",
           "PMIX_",
@@ -108,8 +112,7 @@ Status LaunchBook::launch(const service::Launch& wanted, Attempt newest) {
   options.environment = {wanted.environment().begin(), wanted.environment().end()};
   options.environment.push_back(mark_of(wanted.attempt()));
   options.dropped = kept_from_workers();
-  options.output =
-      (std::filesystem::path(wanted.log_folder()) / ("daemon-" + host_name() + ".log")).string();
+  options.output = (std::filesystem::path(wanted.log_folder()) / daemon_log_name()).string();
   options.detach = true;
   options.before = [&](const ProcessId& process) { return write_down(wanted, process); };
   const auto started = spawn(options);

@@ -30,6 +30,9 @@ inline constexpr std::int64_t kMaxAttempt = 1'000'000'000;
 [[nodiscard]] std::filesystem::path attempt_folder(const std::filesystem::path& arena_folder,
                                                    Attempt attempt);
 
+// Of what was launched on this machine, in its attempt's folder of logs.
+[[nodiscard]] std::string daemon_log_name();
+
 // How variables begin that are not passed on to a gang: those of an mpirun around us, which would
 // make ours part of its job, and the credentials of stores, which only the service needs and which
 // a user's module, or whoever lists a worker's environment, should not find.

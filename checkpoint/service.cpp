@@ -15,6 +15,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "configs/fault.h"
+#include "configs/job_directory.h"
 
 namespace surefoot {
 namespace {
@@ -25,21 +26,6 @@ constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kFolderLook = std::chrono::seconds(1);
 constexpr std::size_t kMaxWaiting = 16;  // arbitrary; pieces of work a thread may have before it
 constexpr int kMessagesATurn = 64;  // arbitrary: a flood must not keep the loop from its other work
-
-// Protobuf refuses strings that are not UTF-8, and what stands in shared memory may be anything.
-std::string as_utf8(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : 0;
-    const bool pair = length == 2 && i + 1 < text.size() &&
-                      (static_cast<unsigned char>(text[i + 1]) & 0xC0) == 0x80;
-    const bool whole = length == 1 || pair;
-    out += whole ? text.substr(i, length) : std::string_view("?");
-    i += whole ? length : 1;
-  }
-  return out;
-}
 
 Retention retention_of(const config::Job& job) {
   return {job.checkpoint().keep(), job.checkpoint().keep_every()};
@@ -106,10 +92,21 @@ Status ServiceImpl::open() {
 }
 
 // The file comes before the socket on this machine: who finds the socket finds the endpoint.
-void ServiceImpl::look_for_keys() {
-  if (!settings_.read_keys || !keys_thread_.idle()) return;
-  keys_thread_.start([this, read = settings_.read_keys]() -> WorkThread::Outcome {
-    return [this, keys = read()] { take_keys(keys); };
+void ServiceImpl::look_at_job_directory() {
+  if (!keys_thread_.idle()) return;
+  keys_thread_.start([this]() -> WorkThread::Outcome {
+    const JobDirectory directory{settings_.job_directory};
+    const auto id = directory.existing_job_id(settings_.job.name());
+    // A stand-in of this machine's own has no journal.
+    std::error_code none;
+    const bool shared = !directory.root.empty() && id && *id == settings_.job_id &&
+                        std::filesystem::exists(directory.journal(), none);
+    const auto keys = settings_.read_keys ? settings_.read_keys()
+                                          : Result<ServiceKeys>(error(Code::kNotFound, "none"));
+    return [this, keys, shared] {
+      shares_directory_ = shared;
+      take_keys(keys);
+    };
   });
 }
 
@@ -129,15 +126,15 @@ Status ServiceImpl::listen_remotely(const ServiceKeys& keys) {
 
 std::string ServiceImpl::run() {
   while (ended_.empty()) {
-    std::vector<int> fds = {gang_thread_.event_fd(), store_thread_.event_fd(),
-                            keys_thread_.event_fd(), launch_thread_.event_fd()};
+    std::vector<int> fds;
+    for (const WorkThread* thread : threads()) fds.push_back(thread->event_fd());
     if (settings_.signals >= 0) fds.push_back(settings_.signals);
     const auto readable = sockets_.wait(fds, kPoll);
     if (!readable) return readable.error().message;
     if (settings_.signals >= 0) read_signals();
     sockets_.look_at_strangers();
     receive();
-    for (WorkThread* thread : {&gang_thread_, &store_thread_, &keys_thread_, &launch_thread_}) {
+    for (WorkThread* thread : threads()) {
       for (const auto& outcome : thread->take()) outcome();
     }
     tick();
@@ -196,7 +193,10 @@ bool ServiceImpl::too_much_waits(const service::Request& request) const {
   const bool for_gang = request.has_hello() || request.has_restore();
   return (for_store && store_thread_.unfinished() >= kMaxWaiting) ||
          (for_gang && gang_thread_.unfinished() >= kMaxWaiting) ||
-         (request.has_launch() && launch_thread_.unfinished() >= kMaxWaiting);
+         (request.has_launch() && launch_thread_.unfinished() >= kMaxWaiting) ||
+         (request.has_check() && check_thread_.unfinished() >= kMaxWaiting) ||
+         ((request.has_read_log() || request.has_trace()) &&
+          log_thread_.unfinished() >= kMaxWaiting);
 }
 
 void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
@@ -231,8 +231,11 @@ void ServiceImpl::dispatch(const Peer& peer, const service::Request& request) {
     case service::Request::kLaunch:
       return launch(peer, request.launch());
     case service::Request::kCheck:
+      return check(peer, request.check());
     case service::Request::kReadLog:
-      return refuse(peer, "unknown", "this service does not do that");
+      return read_log(peer, request.read_log());
+    case service::Request::kTrace:
+      return trace(peer, request.trace());
     case service::Request::WHAT_NOT_SET:
       return;
   }
@@ -294,6 +297,7 @@ void ServiceImpl::tick() {
     write_metrics();
     decide_about_interval();
     decide_about_departure();
+    look_at_notices();
     decide_about_life();
   }
 }
@@ -302,7 +306,7 @@ void ServiceImpl::tick() {
 // its name back, but it lives as long as somebody has it mapped: the next gang gets a new one with
 // the newest step in it.
 void ServiceImpl::look_after_folder() {
-  look_for_keys();
+  look_at_job_directory();
   std::error_code ignored;
   if (!std::filesystem::exists(settings_.arena_folder / "service.sock", ignored)) {
     spdlog::warn("the folder {} was removed by somebody (logind's RemoveIPC?): making it anew",
@@ -375,6 +379,7 @@ service::StatusReply ServiceImpl::status(const service::Status& request) {
   add_refused(reply);
   reply.set_endpoint(sockets_.endpoint());
   reply.set_host(host_name());
+  reply.set_shares_directory(shares_directory_);
   reply.set_boot_id(fmt::format("{:016x}", self_process().boot));
   reply.set_node_index(memory_.hello().node_index());
   reply.set_node_count(std::max(1, memory_.hello().node_count()));

@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,10 +28,24 @@
 #include "checkpoint/arena.h"
 #include "checkpoint/service_keys.h"
 #include "checkpoint/store_side.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "configs/job.pb.h"
 
 namespace surefoot {
+
+// What clouds and people have said about this machine, as it stands now.
+struct MachineNotices {
+  struct Leave {
+    Time deadline;
+    std::string source;  // "aws", "file"
+    std::string id;
+  };
+  std::optional<Leave> leave;  // this machine goes; none any more: it was called off
+  bool checkpoint = false;     // one is wanted; said once
+  std::vector<std::string>
+      warnings;  // of what does not make it go: a raised risk, a far maintenance
+};
 
 struct ServiceSettings {
   config::Job job;
@@ -44,6 +59,11 @@ struct ServiceSettings {
   // Finished steps, in order, while no supervisor watches; steps may come again after the service
   // was killed. May be empty.
   std::function<void(const std::vector<StepRecord>&)> metrics;
+  // What is run with --describe when the supervisor wants to know whether this node will do: the
+  // worker's program, and its arguments before that. None: not described.
+  std::vector<std::string> describe;
+  // Looked at now and then, on a thread of its own: whether it is this job's. Empty: it is not.
+  std::filesystem::path job_directory;
   int signals = -1;  // a signalfd with SIGTERM, SIGINT and SIGHUP, all blocked: drain; one of the
                      // first two again, for the same gang: end. -1: none
   // For the supervisor's side: an address of this machine in numbers, with " FIRST-LAST" after it
@@ -52,6 +72,9 @@ struct ServiceSettings {
   // own, since a supervisor may come later, or make new keys.
   std::string listen = "127.0.0.1";
   std::function<Result<ServiceKeys>()> read_keys;
+  // Asked ten times a second on the thread of run(); must not wait. `safe`: the workers have left
+  // because of `leave`, and nothing is lost when this machine goes now. May be empty.
+  std::function<MachineNotices(bool safe)> notices;
   // Called before ("before hello") and after each reply but those to status, so that a test can end
   // the process there. May be empty.
   std::function<void(std::string_view point)> at_reply;

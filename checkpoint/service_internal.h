@@ -1,6 +1,7 @@
 // The parts of a running service. Internal to checkpoint/service*.cpp.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 
@@ -53,13 +54,15 @@ class ServiceImpl final : public Service {
     DeadlineAction action = DeadlineAction::kNothing;
     std::optional<Step> about;
     std::string decision;
+    std::string source;  // as in StatusReply.notice
+    std::string id;
     std::optional<Step> safe;
     Duration safe_before{};
     std::optional<Step> shared;  // this node's share is stored, others' were still missing
     Time alone_from{};           // ... from then on this node writes the whole of it
   };
   struct Ending {
-    Peer peer;
+    std::optional<Peer> peer;  // none: nobody has asked for it
     Attempt below;
     Time deadline;
   };
@@ -81,9 +84,13 @@ class ServiceImpl final : public Service {
   };
 
   // service.cpp: messages and the loop
-  void look_for_keys();
+  void look_at_job_directory();
   void take_keys(const Result<ServiceKeys>& keys);
   Status listen_remotely(const ServiceKeys& keys);
+  [[nodiscard]] std::array<WorkThread*, 6> threads() {
+    return {&gang_thread_,   &store_thread_, &keys_thread_,
+            &launch_thread_, &log_thread_,   &check_thread_};
+  }
   void receive();
   void take(const Frames& message);
   void dispatch(const Peer& peer, const service::Request& request);
@@ -124,10 +131,18 @@ class ServiceImpl final : public Service {
   [[nodiscard]] bool workers_alive() const;
   [[nodiscard]] bool gang_is_past_restore() const;
 
+  // service_check.cpp
+  void check(const Peer& peer, const service::Check& request);
+  void read_log(const Peer& peer, const service::ReadLog& request);
+
+  // service_trace.cpp
+  void trace(const Peer& peer, const service::Trace& request);
+
   // service_launch.cpp
   void ask(const Peer& peer, const service::Ask& ask);
   void launch(const Peer& peer, const service::Launch& request);
   void end_gang(const Peer& peer, const service::EndGang& request);
+  void begin_ending(Attempt below, const std::optional<Peer>& peer);
   void look_at_endings();
   [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
   [[nodiscard]] Attempt newest_attempt() const;
@@ -137,7 +152,10 @@ class ServiceImpl final : public Service {
   void decide_about_interval();
   void decide_about_checkpoint();
   void notice(const Peer& peer, const service::Notice& notice);
-  void depart(Duration left, bool everyone);
+  void depart(Duration left, bool everyone, std::string source = "", std::string id = "");
+  void look_at_notices();
+  void obey(const MachineNotices::Leave& leave);
+  [[nodiscard]] bool is_safe_to_go() const;
   [[nodiscard]] DeadlineFacts departure_facts() const;
   void decide_about_departure();
   void flush_ended(const Status& flushed);
@@ -224,6 +242,8 @@ class ServiceImpl final : public Service {
   IntervalDecision interval_;
   IntervalDecision interval_told_;
   std::optional<Departure> departure_;
+  MachineNotices notices_;                       // as they stood at the last look
+  std::optional<MachineNotices::Leave> obeyed_;  // the last that made it depart
   ServiceHistory history_;
   Time history_saved_{};
   Time watched_until_{};
@@ -241,10 +261,12 @@ class ServiceImpl final : public Service {
   Time last_visit_;
   Time last_question_{};
   Time last_supervisor_;
+  Time last_step_{};
   Time gang_expected_until_{};
   std::vector<Ending> endings_;
   LaunchBook launches_;
   Attempt newest_hello_;  // that has come, answered or not
+  bool shares_directory_ = false;
 
   std::uint64_t records_from_ = 0;
   std::map<std::string, std::int64_t, std::less<>> refused_;  // messages, by kind
@@ -262,6 +284,8 @@ class ServiceImpl final : public Service {
   WorkThread store_thread_;
   WorkThread keys_thread_;    // the job directory may lie on a network disk that hangs
   WorkThread launch_thread_;  // ... and so may folders of logs
+  WorkThread log_thread_;     // ... and logs
+  WorkThread check_thread_;   // store and connections
 };
 
 }  // namespace surefoot

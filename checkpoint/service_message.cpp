@@ -27,4 +27,18 @@ std::variant<service::Request, Refusal> parse_request(std::string_view payload,
   return request;
 }
 
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : 0;
+    const bool pair = length == 2 && i + 1 < text.size() &&
+                      (static_cast<unsigned char>(text[i + 1]) & 0xC0) == 0x80;
+    const bool whole = length == 1 || pair;
+    out += whole ? text.substr(i, length) : std::string_view("?");
+    i += whole ? length : 1;
+  }
+  return out;
+}
+
 }  // namespace surefoot

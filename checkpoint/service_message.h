@@ -21,4 +21,8 @@ struct Refusal {
 [[nodiscard]] std::variant<service::Request, Refusal> parse_request(std::string_view payload,
                                                                     std::string_view job_id);
 
+// For a reply: protobuf refuses texts that are not UTF-8, and what stands in shared memory or comes
+// out of a program may be anything.
+[[nodiscard]] std::string as_utf8(std::string_view text);
+
 }  // namespace surefoot

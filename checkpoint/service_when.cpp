@@ -12,6 +12,8 @@ namespace {
 
 constexpr Duration kSaveHistory = std::chrono::minutes(1);
 constexpr Duration kLastSave = std::chrono::seconds(2);
+// A supervisor that sees the notices of several machines says meanwhile that all of them go.
+constexpr Duration kWordOfOthers = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -22,6 +24,7 @@ void ServiceImpl::read_step_times() {
   for (const StepRecord& record : arena_->read(meter_from_)) {
     const Time finished{std::chrono::nanoseconds(record.finished_ns)};
     if (record.kind == StepRecord::kTrain) {
+      last_step_ = std::max(last_step_, std::min(finished, now()));
       meter_.step_finished(record.attempt, record.step, finished);
     } else {
       meter_.pause();
@@ -63,15 +66,21 @@ void ServiceImpl::notice(const Peer& peer, const service::Notice& notice) {
   const double left = notice.deadline_seconds();
   if (!(left >= 0 && left < 1e6))
     return reply(peer, error(Code::kInvalid, "a notice has a deadline in seconds"));
+  // A supervisor's word about a notice that has come here already: still the same one.
+  const bool known = departure_ && notice.source().empty() && notice.id().empty();
   depart(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(left)),
-         notice.everyone());
+         notice.everyone(), known ? departure_->source : notice.source(),
+         known ? departure_->id : notice.id());
   done(peer);
 }
 
-void ServiceImpl::depart(Duration left, bool everyone) {
+// By value, as they may be those of the departure before.
+void ServiceImpl::depart(Duration left, bool everyone, std::string source, std::string id) {
   spdlog::warn("this machine goes in {:.1f} s{}: draining", seconds(left),
                everyone ? "" : ", others stay");
   Departure departure;
+  departure.source = std::move(source);
+  departure.id = std::move(id);
   departure.deadline = now() + left;
   departure.everyone = everyone;
   departure_ = std::move(departure);
@@ -80,6 +89,44 @@ void ServiceImpl::depart(Duration left, bool everyone) {
   drain_asked_ = true;
   if (arena_) arena_->requests().fetch_or(kRequestDrain);
   decide_about_departure();
+}
+
+// Watchers know of this machine alone: whether all go, the supervisor says with a message. A later
+// gang is not drained by a notice that was there before it.
+void ServiceImpl::look_at_notices() {
+  if (!settings_.notices) return;
+  notices_ = settings_.notices(is_safe_to_go());
+  if (notices_.checkpoint && arena_) arena_->requests().fetch_or(kRequestCheckpoint);
+  if (notices_.leave) return obey(*notices_.leave);
+  const auto called_off = std::exchange(obeyed_, std::nullopt);
+  if (!called_off || !departure_ || departure_->source != called_off->source ||
+      departure_->id != called_off->id)
+    return;
+  spdlog::info("this machine stays: the notice was called off");
+  departure_.reset();
+  flush_wanted_ = false;
+  throttle_.set_free(urgent_ > 0);
+}
+
+void ServiceImpl::obey(const MachineNotices::Leave& leave) {
+  const bool known = obeyed_ && obeyed_->source == leave.source && obeyed_->id == leave.id;
+  if (known && leave.deadline >= obeyed_->deadline) return;
+  obeyed_ = leave;
+  const Time at = now();
+  Time deadline = std::max(leave.deadline, at);
+  if (departure_ && departure_->deadline > at) deadline = std::min(deadline, departure_->deadline);
+  const bool everyone = memory_.hello().node_count() <= 1 || (departure_ && departure_->everyone);
+  depart(deadline - at, everyone, leave.source, leave.id);
+}
+
+// Nobody works here any more, and what is in this memory is in the store, or in that of others.
+bool ServiceImpl::is_safe_to_go() const {
+  if (!departure_ || now() < gang_expected_until_ || workers_alive()) return false;
+  if (!arena_) return true;
+  if (departure_->about != departure_facts().ready) return false;
+  if (departure_->action == DeadlineAction::kNothing) return true;
+  return departure_->action == DeadlineAction::kMemory && !departure_->everyone &&
+         memory_.hello().node_count() > 1 && now() - departure_->since >= kWordOfOthers;
 }
 
 DeadlineFacts ServiceImpl::departure_facts() const {
@@ -141,8 +188,19 @@ bool ServiceImpl::keeps_to_memory() const {
 }
 
 void ServiceImpl::add_notice(service::StatusReply& reply) const {
-  if (!departure_) return;
+  for (const std::string& warning : notices_.warnings) reply.add_warnings(warning);
+  if (!departure_ && !notices_.leave) return;
   service::NoticeStatus& notice = *reply.mutable_notice();
+  if (!departure_) {
+    notice.set_source(notices_.leave->source);
+    notice.set_id(notices_.leave->id);
+    notice.set_seconds_left(seconds(notices_.leave->deadline - now()));
+    notice.set_decision("the workers that are here came after it");
+    notice.set_safe_step(-1);
+    return;
+  }
+  notice.set_source(departure_->source);
+  notice.set_id(departure_->id);
   notice.set_seconds_left(seconds(departure_->deadline - now()));
   notice.set_everyone(departure_->everyone);
   notice.set_decision(departure_->decision);

@@ -120,6 +120,10 @@ std::filesystem::path JobDirectory::checkpoints(const config::Job& job) const {
   return (root / url->folder / job.name()).lexically_normal();
 }
 
+Result<std::string> JobDirectory::existing_job_id(const std::string& name) const {
+  return read_id(root / "job.json", name);
+}
+
 Result<std::string> JobDirectory::job_id(const std::string& name) const {
   return find_or_make(root, name, make_job_id());
 }

@@ -45,6 +45,8 @@ struct JobDirectory {
   // a stand-in where there is none, or takes over that of an earlier job. kInvalid: another job's
   // supervisor has the folder, or it cannot be made.
   [[nodiscard]] Status claim(const std::string& name, const std::string& id) const;
+  // The same, but makes nothing. kNotFound: no job has been here.
+  [[nodiscard]] Result<std::string> existing_job_id(const std::string& name) const;
 };
 
 }  // namespace surefoot

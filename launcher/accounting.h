@@ -62,13 +62,14 @@ struct Accounting {
 
 // How long it took from the end of an attempt to the next finished step, by phase.
 struct Recovery {
-  Attempt attempt;        // the one that took over
-  Duration detect{};      // from the last sign of life to the old gang verified gone
-  Duration wait{};        // backoff, and the restart of the service
-  Duration launch{};      // mpirun, until a worker is seen
-  Duration load{};        // libraries, communicator, model
-  Duration restore{};     // filling the arena
-  Duration first_step{};  // until its snapshot is READY
+  Attempt attempt;              // the one that took over
+  Duration detect{};            // from the last sign of life to the old gang verified gone
+  Duration wait{};              // backoff, and the restart of the service
+  Duration launch{};            // mpirun, until a worker is seen
+  Duration load{};              // libraries, communicator, model
+  Duration restore{};           // filling the arena
+  Duration first_step{};        // until its snapshot is READY
+  std::int64_t steps_lost = 0;  // finished steps that it has to do again
   [[nodiscard]] Duration total() const {
     return detect + wait + launch + load + restore + first_step;
   }

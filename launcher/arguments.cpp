@@ -16,6 +16,8 @@ struct Parsed {
   StatusArguments status;
   LogsArguments logs;
   CancelArguments cancel;
+  NodesArguments nodes;
+  DrainArguments drain;
   CheckpointsArguments checkpoints;
   std::int64_t attempt = 0;
   int rank = -1;
@@ -78,6 +80,22 @@ void add_readers(CLI::App& app, Parsed& parsed) {
   cancel->add_flag("--json", parsed.cancel.json, "Print one JSON object");
 }
 
+void add_machines(CLI::App& app, Parsed& parsed) {
+  CLI::App* nodes = app.add_subcommand("nodes", "Say how a job's machines are");
+  nodes->add_option("job", parsed.nodes.job,
+                    "The job's directory, or its job file (default: the job here)");
+  nodes->add_flag("--json", parsed.nodes.json, "Print one JSON object");
+
+  CLI::App* drain = app.add_subcommand(
+      "drain", "Have a machine's workers leave after the step in hand; the job goes on without it");
+  drain->add_option("node", parsed.drain.node, "The machine, as `surefoot nodes` names it")
+      ->required();
+  drain->add_option("job", parsed.drain.job,
+                    "The job's directory, or its job file (default: the job here)");
+  drain->add_option("--in", parsed.drain.in, "The machine goes in so long: 30s, 5m");
+  drain->add_flag("--json", parsed.drain.json, "Print one JSON object");
+}
+
 void add_checkpoints(CLI::App& app, Parsed& parsed) {
   using Action = CheckpointsArguments::Action;
   CLI::App* checkpoints =
@@ -113,6 +131,8 @@ Arguments chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("status")) return parsed.status;
   if (app.got_subcommand("logs")) return parsed.logs;
   if (app.got_subcommand("cancel")) return parsed.cancel;
+  if (app.got_subcommand("nodes")) return parsed.nodes;
+  if (app.got_subcommand("drain")) return parsed.drain;
   if (app.got_subcommand("checkpoints")) return parsed.checkpoints;
   if (!parsed.validate.schema && parsed.validate.job.empty()) {
     return PrintAndLeave{
@@ -131,6 +151,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   Parsed parsed;
   add_run(app, parsed);
   add_readers(app, parsed);
+  add_machines(app, parsed);
   add_checkpoints(app, parsed);
   try {
     std::vector<std::string> reversed(words.rbegin(),

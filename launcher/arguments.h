@@ -45,6 +45,16 @@ struct CancelArguments {
   std::string job;
   bool json = false;
 };
+struct NodesArguments {
+  std::string job;
+  bool json = false;
+};
+struct DrainArguments {
+  std::string node;
+  std::string job;
+  std::optional<std::string> in;  // a duration; none: the machine goes at a time nobody knows
+  bool json = false;
+};
 struct CheckpointsArguments {
   enum class Action { kList, kVerify, kExport, kRemove };
   Action action = Action::kList;
@@ -57,8 +67,9 @@ struct PrintAndLeave {
   int code = 0;
   std::string text;
 };
-using Arguments = std::variant<PrintAndLeave, RunArguments, ValidateArguments, StatusArguments,
-                               LogsArguments, CancelArguments, CheckpointsArguments>;
+using Arguments =
+    std::variant<PrintAndLeave, RunArguments, ValidateArguments, StatusArguments, LogsArguments,
+                 CancelArguments, NodesArguments, DrainArguments, CheckpointsArguments>;
 
 // Without argv[0].
 [[nodiscard]] Arguments parse_arguments(const std::vector<std::string>& words);

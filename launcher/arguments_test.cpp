@@ -61,6 +61,17 @@ TEST(Arguments, OfTheVerbsThatReadNeedNoJob) {
   EXPECT_EQ(parsed<LogsArguments>({"logs"}).rank, std::nullopt);
 }
 
+TEST(Arguments, OfNodesAndDrain) {
+  EXPECT_TRUE(parsed<NodesArguments>({"nodes", "--json"}).json);
+  EXPECT_EQ(parsed<NodesArguments>({"nodes", "runs/a"}).job, "runs/a");
+  const auto drain = parsed<DrainArguments>({"drain", "host2", "runs/a", "--in", "30s"});
+  EXPECT_EQ(drain.node, "host2");
+  EXPECT_EQ(drain.job, "runs/a");
+  EXPECT_EQ(drain.in, "30s");
+  EXPECT_EQ(parsed<DrainArguments>({"drain", "host2"}).in, std::nullopt);
+  EXPECT_EQ(refused({"drain"}), 64) << "never all of them by a slip";
+}
+
 TEST(Arguments, OfValidateWantAJobOrTheSchema) {
   EXPECT_TRUE(parsed<ValidateArguments>({"validate", "--schema"}).schema);
   EXPECT_EQ(parsed<ValidateArguments>({"validate", "j.yaml"}).job, "j.yaml");

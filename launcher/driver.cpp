@@ -1,5 +1,3 @@
-#include "launcher/driver.h"
-
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -7,41 +5,22 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
-#include <fstream>
-#include <iterator>
 
 #include "checkpoint/arena.h"
 #include "common/log.h"
-#include "launcher/effects.h"
+#include "launcher/driver_internal.h"
 #include "launcher/format.h"
-#include "launcher/metrics/metrics.h"
-#include "launcher/mpirun/gang.h"
-#include "launcher/narration.h"
-#include "launcher/observer.h"
 #include "launcher/rules.h"
 
 namespace surefoot {
 namespace {
 
 using namespace std::chrono_literals;
-namespace core = supervisor;
 
 constexpr Duration kPoll = 100ms;
 constexpr Duration kPollEarly = 20ms;
-constexpr Duration kStatusPatience = 200ms;
-constexpr Duration kLastWords =
-    2s;  // a busy machine must not cost the steps and reasons of a gang that has ended
-constexpr Duration kServiceReturns = 5s;  // a new service answers in a quarter of a second
-constexpr Duration kServiceSilence =
-    5s;  // arbitrary; a service whose process is gone is noticed at once
 constexpr Duration kSaveInterval = 5s;
-constexpr std::streamoff kLogTail =
-    64 * 1024;  // of mpirun's log: its message on who ended stands last
-
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+constexpr Duration kLogInterval = 1s;
 
 sigset_t handled_signals() {
   sigset_t set;
@@ -50,101 +29,29 @@ sigset_t handled_signals() {
   return set;
 }
 
-MetricRecord metric_of(const service::Record& record) {
-  MetricRecord metric;
-  metric.record.kind = record.kind() == 0 ? StepRecord::kTrain : StepRecord::kEvaluation;
-  metric.record.attempt = record.attempt();
-  metric.record.step = record.step();
-  metric.record.samples = record.samples();
-  metric.record.loss = record.loss();
-  metric.record.learning_rate = record.learning_rate();
-  metric.record.gradient_norm = record.gradient_norm();
-  metric.record.accuracy = record.accuracy();
-  metric.record.checkpoint = record.checkpoint() ? 1 : 0;
-  for (int i = 0; i < record.phase_seconds_size() && i < static_cast<int>(kPhaseCount); ++i) {
-    metric.record.phase_seconds[i] = record.phase_seconds(i);
-  }
-  metric.wall_seconds = wall_clock() - record.age_seconds();
-  return metric;
-}
-
-std::string tail_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary | std::ios::ate);
-  if (!in) return {};
-  const std::streamoff size = in.tellg();
-  in.seekg(std::max<std::streamoff>(0, size - kLogTail));
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
-class Driver {
- public:
-  Driver(const DriverSettings& settings, Journal& journal, Console& console);
-  Result<int> run();
-
- private:
-  // What happened -> the core -> what is to be done.
-  void post(auto what) { events_.push_back({now(), std::move(what)}); }
-  Status decide_all();
-  Status decide_one(const core::Event& event);
-  void perform(const core::Effect& effect, std::int64_t action);
-  void launch(Attempt attempt, std::int64_t action);
-
-  // Edges that bring news.
-  void open();
-  void wait();
-  void take_signals();
-  Status take_outcomes();
-  void ask_service(Duration patience);
-  void take_answer(const service::StatusReply& status, Time at);
-  void look_at_gang();
-  bool has_last_words();
-  Status save_now_and_then();
-
-  [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
-  [[nodiscard]] bool early() const;
-  [[nodiscard]] bool service_up() const { return !state_.fleet.empty() && state_.fleet[0].up(); }
-  [[nodiscard]] bool worker_seen();
-
-  const DriverSettings& settings_;
-  Journal& journal_;
-  core::Rules rules_;
-  core::State state_;
-  Narration narration_;
-  std::deque<core::Event> events_;
-  std::optional<core::Stop> stop_;
-
-  std::filesystem::path arena_folder_;
-  ServiceClient client_;
-  EffectThread effects_;
-  Fd signals_;
-  Observer observer_;
-  std::optional<Gang> gang_;
-  bool gang_exit_told_ = false;
-  std::optional<Time> gang_exit_seen_;
-  bool worker_seen_ = false;
-
-  std::optional<service::StatusReply> status_;  // the last answer
-  ProcessId service_;
-  Time answered_{};
-  Time next_poll_{};
-  Time saved_{};
-  std::uint64_t records_next_ = 0;
-  std::unique_ptr<MetricsWriter> metrics_;
-};
-
-EffectContext effect_context(const DriverSettings& settings, const core::Rules& rules,
-                             const std::filesystem::path& arena_folder) {
-  EffectContext context;
+NodeContext node_context(const DriverSettings& settings,
+                         const std::filesystem::path& arena_folder) {
+  NodeContext context;
+  context.alone = core::rules_of(settings.job).fleet.alone;
   context.arena_folder = arena_folder;
   context.job_id = settings.job_id;
-  context.keys = settings.keys;
+  context.keys = client_half(settings.keys);
+  context.directory = settings.directory;
+  context.bring_model = settings.bring_model;
+  context.probe = std::make_shared<StoreProbe>("probe-" + settings.job_id);
   context.service.program = settings.programs.node;
   context.service.job_file = settings.directory.job_file();
   context.service.job_directory = settings.directory.root;
   context.service.supervised = true;
-  context.directory = settings.directory;
-  context.max_steps = settings.job.train().max_steps();
-  context.finish_timeout = core::time_limit(rules, core::Stage::kFinishing) * 9 / 10;
+  BootstrapSettings& others = context.others;
+  others.ssh = settings.job.resources().ssh();
+  others.job_id = settings.job_id;
+  others.job = to_yaml(settings.job);
+  others.keys = settings.keys;
+  others.directory = settings.directory.root;
+  others.arena_folder = arena_folder;
+  others.programs = settings.programs.node.parent_path();
+  others.bundle = settings.job.resources().bundle();
   return context;
 }
 
@@ -155,47 +62,33 @@ core::Rules rules_for(const DriverSettings& settings) {
   return rules;
 }
 
+}  // namespace
+
 Driver::Driver(const DriverSettings& settings, Journal& journal, Console& console)
     : settings_(settings),
       journal_(journal),
       rules_(rules_for(settings)),
-      narration_(console, settings.job.resources().workers_per_node().max(), rules_.max_steps),
+      narration_(console, rules_),
       arena_folder_(arena_folder(settings.job.checkpoint().arena(), settings.job_id)),
-      client_({arena_folder_, settings.keys}, settings.job_id),
-      effects_(effect_context(settings, rules_, arena_folder_)),
+      machines_(node_context(settings, arena_folder_), rules_.fleet, *this),
       saved_(now()) {
   const sigset_t set = handled_signals();
   signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
-GangSpec Driver::gang_spec(Attempt attempt) const {
-  GangSpec spec;
-  spec.program = settings_.programs.worker;
-  spec.job_file = settings_.directory.job_file();
-  spec.job_directory = settings_.directory.root;
-  spec.arena_folder = arena_folder_;
-  spec.attempt = attempt;
-  spec.workers = settings_.job.resources().workers_per_node().max();
-  for (const std::string& fault : settings_.faults)
-    spec.faults += (spec.faults.empty() ? "" : ";") + fault;
-  spec.supervisor_pid = ::getpid();
-  spec.known_step = state_.history.finished_step;
-  spec.accept_changes = settings_.accept_changes;
-  spec.root = ::geteuid() == 0;
-  return spec;
 }
 
 Result<int> Driver::run() {
   auto writer = MetricsWriter::open(settings_.directory.metrics());
   if (writer) metrics_ = std::move(*writer);
   if (!metrics_) narration_.warning("no metrics are written: " + writer.error().message);
+  open_control();
   open();
   SUREFOOT_TRY(decide_all());
   while (!stop_) {
     wait();
     take_signals();
-    SUREFOOT_TRY(take_outcomes());
-    if (service_up() && now() >= next_poll_) ask_service(kStatusPatience);
+    take_hosts();
+    machines_.handle();
+    SUREFOOT_TRY(journal_status_);
     look_at_gang();
     SUREFOOT_TRY(decide_all());
     narration_.show(state_, now());
@@ -203,13 +96,18 @@ Result<int> Driver::run() {
       post(core::TimerFired{});
       SUREFOOT_TRY(decide_all());
     }
+    if (now() >= next_logs_) {
+      machines_.mirror_logs();
+      next_logs_ = now() + kLogInterval;
+    }
     SUREFOOT_TRY(save_now_and_then());
   }
+  control_.reset();
   SUREFOOT_TRY(journal_.save(state_.history));
   // mpirun may have been ended a moment ago; nobody else reaps it.
   if (gang_) [[maybe_unused]]
     const auto reaped = gang_->poll();
-  effects_.close(now() + 100ms);
+  machines_.close(now() + 100ms);
   return stop_->exit_code;
 }
 
@@ -219,11 +117,13 @@ void Driver::open() {
   if (history.attempt_open) {
     gang_ = Gang::left_behind(journal_.open_gang(), gang_spec(history.attempt));
     alive = !gang_->processes().empty();
-    observer_.follow(history.attempt,
-                     rules_.max_steps.value > 0 ? gang_spec(history.attempt).workers : 1);
+    // How many workers it has only its supervisor knew; that they are all there was seen to.
+    observer_.follow(history.attempt, 1);
   }
   post(core::JobOpened{history, alive});
   if (settings_.cancel) post(core::CancelAsked{});
+  if (!rules_.fleet.alone)
+    discovery_.emplace(discovery_options(settings_.job.resources(), settings_.directory.root));
 }
 
 Status Driver::decide_all() {
@@ -238,13 +138,15 @@ Status Driver::decide_all() {
 Status Driver::decide_one(const core::Event& event) {
   core::Decision decision = core::decide(rules_, std::move(state_), event);
   state_ = std::move(decision.next);
+  last_reason_ = decision.reason;
   std::vector<std::int64_t> actions(decision.effects.size());
   if (decision.record) {
     decision.next = state_;
     SUREFOOT_ASSIGN(actions, journal_.record(event, decision));
     spdlog::info("{}: {}", core::name(event), decision.reason);
   }
-  narration_.decided(event, decision.reason);
+  narration_.decided(event, decision.reason, state_);
+  machines_.follow(state_.fleet);
   for (std::size_t i = 0; i < decision.effects.size(); ++i) {
     spdlog::info("  -> {}", core::name(decision.effects[i]));
     narration_.effect(decision.effects[i]);
@@ -254,37 +156,39 @@ Status Driver::decide_one(const core::Event& event) {
 }
 
 void Driver::perform(const core::Effect& effect, std::int64_t action) {
-  if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
-    launch(gang->attempt, action);
+  const Attempt attempt = state_.history.attempt;
+  if (const auto* start = std::get_if<core::StartService>(&effect)) {
+    machines_.start_service(*start, state_.fleet[start->node].host.name, action);
+  } else if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
+    launch(*gang, action);
+  } else if (std::holds_alternative<core::RequestDrain>(effect)) {
+    machines_.drain(state_.fleet, attempt, action);
+  } else if (std::holds_alternative<core::TellEveryone>(effect)) {
+    machines_.tell_everyone(state_.fleet, action);
+  } else if (std::holds_alternative<core::CollectTraces>(effect)) {
+    machines_.collect_traces(state_.fleet, attempt, gang_, action);
+  } else if (std::holds_alternative<core::EndGang>(effect)) {
+    machines_.end_gang(state_.fleet, attempt, gang_, action);
+  } else if (const auto* finish = std::get_if<core::FinishJob>(&effect)) {
+    machines_.finish(finish->node, rules_.max_steps,
+                     core::time_limit(rules_, core::Stage::kFinishing) * 9 / 10, action);
+  } else if (const auto* flush = std::get_if<core::FlushAndKeepArena>(&effect)) {
+    machines_.flush(flush->nodes, action);
+  } else if (std::holds_alternative<core::FreeArena>(effect)) {
+    machines_.free(action);
   } else if (const auto* stop = std::get_if<core::Stop>(&effect)) {
     stop_ = *stop;
     if (action != 0) (void)journal_.done(action);
-  } else if (!std::holds_alternative<core::RecordAttemptEnd>(effect) &&
-             !std::holds_alternative<core::RecordRecovery>(effect)) {
-    effects_.start(effect, action, gang_);
   }
 }
 
-void Driver::launch(Attempt attempt, std::int64_t action) {
-  auto gang = Gang::start(gang_spec(attempt));
-  gang_.reset();
-  if (gang) gang_ = std::move(*gang);
-  gang_exit_told_ = false;
-  gang_exit_seen_.reset();
-  worker_seen_ = false;
-  observer_.follow(attempt, settings_.job.resources().workers_per_node().max());
-  next_poll_ = now();
-  std::string outcome = "done";
-  if (gang_) {
-    if (Status noted = journal_.launched(attempt, gang_->mpirun()); !noted)
-      spdlog::warn("{}", noted.error().message);
-    post(core::GangLaunched{attempt});
-  } else {
-    outcome = gang.error().message;
-    post(core::LaunchFailed{attempt, outcome});
-  }
-  if (Status noted = journal_.done(action, outcome); !noted)
-    spdlog::warn("{}", noted.error().message);
+void Driver::performed(std::int64_t action, const std::string& outcome) {
+  if (outcome != "done") spdlog::warn("{}", outcome);
+  if (action != 0 && journal_status_) journal_status_ = journal_.done(action, outcome);
+}
+
+void Driver::has_result(const JournalResult& result) {
+  if (journal_status_) journal_status_ = journal_.set_result(result);
 }
 
 bool Driver::early() const {
@@ -292,12 +196,12 @@ bool Driver::early() const {
 }
 
 void Driver::wait() {
+  machines_.set_pace(early() ? kPollEarly : kPoll);
   Time until = std::min(core::deadline(rules_, state_), now() + kPoll);
-  if (service_up()) until = std::min(until, next_poll_);
   if (gang_ && !gang_exit_told_ && early()) until = std::min(until, now() + kPollEarly);
   const auto patience = std::chrono::ceil<std::chrono::milliseconds>(
       std::max<Duration>(until - now(), Duration::zero()));
-  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {effects_.event_fd(), POLLIN, 0}};
+  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {machines_.event_fd(), POLLIN, 0}};
   ::poll(fds, 2, static_cast<int>(patience.count()));
 }
 
@@ -313,107 +217,11 @@ void Driver::take_signals() {
   }
 }
 
-Status Driver::take_outcomes() {
-  for (EffectOutcome& outcome : effects_.take()) {
-    if (outcome.result) SUREFOOT_TRY(journal_.set_result(*outcome.result));
-    if (outcome.action != 0) SUREFOOT_TRY(journal_.done(outcome.action, outcome.outcome));
-    if (outcome.outcome != "done") spdlog::warn("{}", outcome.outcome);
-    if (!outcome.event) continue;
-    if (std::holds_alternative<core::ServiceAnswered>(outcome.event->what)) {
-      answered_ = next_poll_ = now();
-      service_ = {};
-    }
-    // Ranks that outlived mpirun may have finished steps that nobody has told yet.
-    if (std::holds_alternative<core::GangEnded>(outcome.event->what) && service_up())
-      ask_service(kLastWords);
-    outcome.event->at = now();
-    events_.push_back(std::move(*outcome.event));
-  }
-  return {};
-}
-
-void Driver::ask_service(Duration patience) {
-  if (service_.pid != 0 && !is_alive(service_)) {
-    spdlog::warn("the service is gone");
-    service_ = {};
-    return post(core::ServiceLost{});
-  }
-  service::Request request;
-  request.mutable_status()->set_records_from(records_next_);
-  auto reply = client_.call(std::move(request), now() + patience);
-  const Time at = now();
-  next_poll_ = at + (early() ? kPollEarly : kPoll);
-  if (reply) return take_answer(reply->status(), at);
-  if (at - answered_ < kServiceSilence) return;
-  spdlog::warn("the service has not answered for 5 s");
-  post(core::ServiceLost{});
-}
-
-void Driver::take_answer(const service::StatusReply& status, Time at) {
-  answered_ = at;
-  if (service_.pid != status.pid()) {
-    auto process = process_of(status.pid());
-    service_ = process ? *process : ProcessId{};
-  }
-  // An arena that was made anew counts its records from the start.
-  records_next_ = status.records_next() < records_next_ ? 0 : status.records_next();
-  std::vector<MetricRecord> metrics;
-  for (const service::Record& record : status.records()) metrics.push_back(metric_of(record));
-  if (metrics_ && !metrics.empty()) {
-    if (Status written = metrics_->append(metrics); !written)
-      narration_.warning("metrics of some steps are lost: " + written.error().message);
-  }
-  for (core::Event& event : observer_.observe(status, worker_seen(), at))
-    events_.push_back(std::move(event));
-  narration_.answered(status, metrics);
-  status_ = status;
-}
-
-bool Driver::worker_seen() {
-  // Only before the first line is there: later nobody asks.
-  if (!worker_seen_ && gang_ && early()) worker_seen_ = gang_->processes().size() > 1;
-  return worker_seen_;
-}
-
-// The last steps, the marks of injected faults and the ranks' last words lie in the arena, where
-// only a service can read them; one that died with the gang is on its way back. They come before
-// the end of the gang, or it would be judged by less than is known.
-bool Driver::has_last_words() {
-  if (!gang_exit_seen_) gang_exit_seen_ = now();
-  const bool wanted = state_.history.attempt_open && state_.doing != core::Doing::kEnding;
-  if (!wanted || now() - *gang_exit_seen_ > kServiceReturns) return true;
-  status_.reset();
-  if (service_up()) ask_service(kLastWords);
-  return status_.has_value();
-}
-
-void Driver::look_at_gang() {
-  if (!gang_ || gang_exit_told_) return;
-  const auto exit = gang_->poll();
-  if (!exit || !has_last_words()) return;
-  gang_exit_told_ = true;
-  if (!state_.history.attempt_open) return;
-  GangEndFacts facts;
-  facts.attempt = state_.history.attempt;
-  facts.mpirun = *exit;
-  const std::filesystem::path logs = settings_.directory.attempt_logs(facts.attempt);
-  facts.mpirun_log = tail_of(logs / "mpirun.log");
-  for (int rank = 0; rank < settings_.job.resources().workers_per_node().max(); ++rank) {
-    facts.rank_logs[rank] = tail_of(logs / fmt::format("rank-{}.log", rank));
-  }
-  facts.host = host_name();
-  facts.status = status_;
-  facts.at = now();
-  post(core::GangExited{core::GangExited(gang_exited(facts))});
-}
-
 Status Driver::save_now_and_then() {
   if (now() - saved_ < kSaveInterval) return {};
   saved_ = now();
   return journal_.save(state_.history);
 }
-
-}  // namespace
 
 void block_signals() {
   const sigset_t set = handled_signals();

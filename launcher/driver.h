@@ -4,7 +4,7 @@
 // One loop on the caller's thread: asks the service ten times a second (fifty times until an
 // attempt has done its first step, so that the phases of a recovery are known), takes signals
 // (SIGINT, SIGTERM, SIGHUP: drain, then end, then leave; SIGUSR1: cancel), waits for mpirun, writes
-// metrics and progress. Effects that take long are performed by an EffectThread. Decisions are
+// metrics and progress. What takes long is done on threads of machines.h. Decisions are
 // journalled before they are performed.
 //
 // Signals: block_signals() must be called before any thread is made.
@@ -19,6 +19,7 @@
 #include "configs/job_directory.h"
 #include "launcher/console.h"
 #include "launcher/journal.h"
+#include "launcher/node_link.h"
 
 namespace surefoot {
 
@@ -31,11 +32,13 @@ struct DriverSettings {
   config::Job job;
   JobDirectory directory;
   std::string job_id;
-  ServiceKeys keys;  // the client's half
+  ServiceKeys keys;
   Programs programs;
   std::vector<std::string> faults;  // to_text(InjectedFault), all of the job's life
   bool faults_count = false;
   bool accept_changes = false;
+  // bring_model.h, bound to the job.
+  BringModel bring_model;
   bool cancel = false;  // end what is there, free it, and stop
 };
 

@@ -128,6 +128,8 @@ class Run : public ::testing::Test {
     return surefoot(std::move(more), environment);
   }
 
+  Ran ask(std::vector<std::string> words);
+
   [[nodiscard]] std::vector<MetricRecord> metrics() const {
     auto text = read_file(directory() / "metrics/metrics.jsonl");
     return latest_metrics(text ? *text : "");
@@ -316,6 +318,10 @@ TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   EXPECT_EQ(object["service"]["ranks"].size(), 2u);
   EXPECT_THAT(object["service"]["endpoint"].get<std::string>(), HasSubstr("tcp://127.0.0.1:"));
   EXPECT_NE(object["service"]["interval_reason"], "");
+  EXPECT_EQ(object["fleet"]["live"], true);
+  ASSERT_EQ(object["fleet"]["nodes"].size(), 1u);
+  EXPECT_EQ(object["fleet"]["nodes"][0]["standing"], "in_use");
+  EXPECT_EQ(object["fleet"]["nodes"][0]["ranks"].size(), 2u);
   expect_whole(wait(running));
 
   EXPECT_THAT(surefoot({"status"}).output, HasSubstr("fake: done, step 30 of 30"));
@@ -331,6 +337,58 @@ TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   EXPECT_EQ(surefoot({"checkpoints", "rm", "--step", "30"}).code, 0);
   EXPECT_EQ(surefoot({"logs", "--rank", "0"}).code, 0);
   EXPECT_EQ(surefoot({"logs", "--attempt", "7"}).code, 66);
+}
+
+// Beside the one that runs.
+Ran Run::ask(std::vector<std::string> words) {
+  SpawnOptions options;
+  words.insert(words.begin(), (root_ / "bin/surefoot").string());
+  options.argv = std::move(words);
+  options.directory = root_.string();
+  options.output = (root_ / "asked").string();
+  fs::remove(options.output);
+  auto asked = spawn(options);
+  EXPECT_TRUE(asked);
+  std::optional<ExitStatus> exit;
+  while (!(exit = poll_exit(*asked))) ::usleep(1000);
+  Ran ran{exit->code, *read_file(options.output), {}};
+  ran.object = json::parse(ran.output, nullptr, false);
+  return ran;
+}
+
+TEST_F(Run, IsDrainedByTheNameOfItsMachineAndNodesSaysHowThatStands) {
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
+  await_step(3);
+  const Ran nodes = ask({"nodes", "--json"});
+  EXPECT_EQ(nodes.code, 0);
+  ASSERT_TRUE(nodes.object.is_object()) << nodes.output;
+  EXPECT_EQ(nodes.object["live"], true);
+  EXPECT_EQ(nodes.object["nodes"][0]["name"], host_name());
+  EXPECT_EQ(nodes.object["nodes"][0]["last_rank"], 1);
+  EXPECT_GE(nodes.object["nodes"][0]["snapshot"], 1);
+  EXPECT_THAT(ask({"nodes"}).output, HasSubstr("fake: 1 of 1 machines ready, attempt 1"));
+  const Ran unknown = ask({"drain", "moon"});
+  EXPECT_EQ(unknown.code, 64);
+  EXPECT_THAT(unknown.output, HasSubstr(host_name()));
+  EXPECT_EQ(ask({"drain", host_name(), "--in", "soon"}).code, 64);
+  const Ran drained = ask({"drain", host_name(), "--in", "20s", "--json"});
+  EXPECT_EQ(drained.code, 0) << drained.output;
+  EXPECT_THAT(drained.object["what"].get<std::string>(), HasSubstr("the machine goes"));
+  EXPECT_EQ(wait(running).code, 75) << "there is no other machine";
+  EXPECT_EQ(ask({"drain", host_name()}).code, 75);
+  EXPECT_EQ(ask({"nodes", "--json"}).object["live"], false);
+  EXPECT_FALSE(fs::exists(directory() / "supervisor.sock"));
+  expect_whole(run());
+}
+
+TEST_F(Run, FollowsTheLogsOfOneAttemptAfterTheOther) {
+  const ProcessId running =
+      start({"run", "job.yaml", "--json", "--fault", "kill:rank=1,step=5"}, {"FAKE_STEP_MS=20"});
+  await_step(2);
+  const Ran logs = ask({"logs", "-f"});
+  EXPECT_EQ(logs.code, 0);
+  EXPECT_THAT(logs.output, HasSubstr("1 mpirun| "));
+  expect_whole(wait(running));
 }
 
 TEST_F(Run, RefusesTheSameJobASecondTimeAndNamesTheFirst) {

@@ -69,15 +69,16 @@ Status make_tables(Database& database) {
   SUREFOOT_TRY(database.run(fmt::format("PRAGMA application_id = {}", kJournalApplication)));
   SUREFOOT_TRY(database.run(fmt::format("PRAGMA user_version = {}", kJournalVersion)));
   SUREFOOT_TRY(database.run("CREATE TABLE facts(key TEXT PRIMARY KEY, value TEXT NOT NULL)"));
-  SUREFOOT_TRY(
-      database.run("CREATE TABLE attempts(attempt INTEGER PRIMARY KEY, started_unix_ms INTEGER NOT "
-                   "NULL, ended_unix_ms INTEGER, outcome TEXT, "
-                   "injected INTEGER, code INTEGER, signal INTEGER, first_step INTEGER, last_step "
-                   "INTEGER, rank INTEGER, host TEXT, step INTEGER, "
-                   "phase TEXT, reason TEXT, mpirun_boot INTEGER, mpirun_start_ticks INTEGER, "
-                   "mpirun_pid INTEGER, detect_ns INTEGER, "
-                   "wait_ns INTEGER, launch_ns INTEGER, load_ns INTEGER, restore_ns INTEGER, "
-                   "first_step_ns INTEGER)"));
+  SUREFOOT_TRY(database.run(
+      "CREATE TABLE attempts(attempt INTEGER PRIMARY KEY, started_unix_ms INTEGER NOT "
+      "NULL, ended_unix_ms INTEGER, outcome TEXT, "
+      "injected INTEGER, code INTEGER, signal INTEGER, first_step INTEGER, last_step "
+      "INTEGER, rank INTEGER, host TEXT, step INTEGER, "
+      "phase TEXT, reason TEXT, mpirun_boot INTEGER, mpirun_start_ticks INTEGER, "
+      "mpirun_pid INTEGER, detect_ns INTEGER, "
+      "wait_ns INTEGER, launch_ns INTEGER, load_ns INTEGER, restore_ns INTEGER, "
+      "first_step_ns INTEGER, drained_after_ns INTEGER, time_left_ns INTEGER, steps_lost "
+      "INTEGER)"));
   SUREFOOT_TRY(database.run(
       "CREATE TABLE decisions(id INTEGER PRIMARY KEY AUTOINCREMENT, unix_ms INTEGER NOT NULL, "
       "attempt INTEGER NOT NULL, event TEXT NOT NULL, reason TEXT NOT NULL)"));
@@ -94,7 +95,11 @@ Status check(Database& database, const std::filesystem::path& file) {
     return error(Code::kCorrupt, "{}: a database, but no journal of Surefoot; move it away",
                  file.string());
   }
-  if (version != kJournalVersion) {
+  if (version == 1) {
+    for (const char* column : {"drained_after_ns", "time_left_ns", "steps_lost"})
+      SUREFOOT_TRY(database.run(fmt::format("ALTER TABLE attempts ADD COLUMN {} INTEGER", column)));
+    SUREFOOT_TRY(database.run(fmt::format("PRAGMA user_version = {}", kJournalVersion)));
+  } else if (version != kJournalVersion) {
     return error(Code::kInvalid, "{}: journal version {}, this build knows version {}",
                  file.string(), version, kJournalVersion);
   }
@@ -108,25 +113,31 @@ Status check(Database& database, const std::filesystem::path& file) {
   return {};
 }
 
+SqlValue sql_of(const std::optional<Duration>& duration) {
+  if (!duration) return nullptr;
+  return std::int64_t{duration->count()};
+}
+
 Status close_attempt(Database& database, const supervisor::AttemptEnd& end) {
   return database.run(
       "UPDATE attempts SET ended_unix_ms=?, outcome=?, injected=?, code=?, signal=?, first_step=?, "
       "last_step=?, rank=?, host=?, "
-      "step=?, phase=?, reason=? WHERE attempt=?",
+      "step=?, phase=?, reason=?, drained_after_ns=?, time_left_ns=? WHERE attempt=?",
       {unix_ms(), std::string(name(end.outcome)), std::int64_t{end.injected},
        std::int64_t{end.code}, std::int64_t{end.signal}, end.first_step.value, end.last_step.value,
        std::int64_t{end.culprit.rank}, end.culprit.host, end.culprit.step.value,
-       std::string(name(end.culprit.phase)), end.culprit.reason, end.attempt.value});
+       std::string(name(end.culprit.phase)), end.culprit.reason, sql_of(end.drained_after),
+       sql_of(end.time_left), end.attempt.value});
 }
 
 Status note_recovery(Database& database, const Recovery& recovery) {
   return database.run(
       "UPDATE attempts SET detect_ns=?, wait_ns=?, launch_ns=?, load_ns=?, restore_ns=?, "
-      "first_step_ns=? WHERE attempt=?",
+      "first_step_ns=?, steps_lost=? WHERE attempt=?",
       {std::int64_t{recovery.detect.count()}, std::int64_t{recovery.wait.count()},
        std::int64_t{recovery.launch.count()}, std::int64_t{recovery.load.count()},
        std::int64_t{recovery.restore.count()}, std::int64_t{recovery.first_step.count()},
-       recovery.attempt.value});
+       recovery.steps_lost, recovery.attempt.value});
 }
 
 // Writes what an effect says about the job; the id of its action, or 0 when there is nothing to

@@ -12,8 +12,8 @@ namespace surefoot {
 using Facts = std::map<std::string, std::string>;
 
 inline constexpr std::int64_t kJournalApplication =
-    0x53464a31;  // "SFJ1", in the file's header. Do not change.
-inline constexpr std::int64_t kJournalVersion = 1;
+    0x53464a31;                                     // "SFJ1", in the file's header. Do not change.
+inline constexpr std::int64_t kJournalVersion = 2;  // 1: without the last three columns of attempts
 
 // Missing or unreadable values read as the type's zero: the file's integrity was checked before.
 [[nodiscard]] Facts to_facts(const supervisor::History& history);

@@ -13,8 +13,8 @@ using supervisor::Outcome;
 
 Outcome outcome_named(const std::string& text) {
   for (const Outcome outcome :
-       {Outcome::kDone, Outcome::kDrained, Outcome::kPreempted, Outcome::kFailed, Outcome::kHung,
-        Outcome::kRefused, Outcome::kEnded}) {
+       {Outcome::kDone, Outcome::kDrained, Outcome::kPreempted, Outcome::kRegrouped,
+        Outcome::kFailed, Outcome::kHung, Outcome::kRefused, Outcome::kEnded}) {
     if (name(outcome) == text) return outcome;
   }
   return Outcome::kAbandoned;
@@ -40,15 +40,20 @@ JournalAttempt attempt_of(const SqlRow& row) {
   attempt.mpirun.start_ticks = row.number(15);
   attempt.mpirun.pid = static_cast<std::int32_t>(row.number(16));
   if (!row.is_null(17)) {
-    attempt.recovery =
-        Recovery{attempt.end.attempt,      Duration(row.number(17)), Duration(row.number(18)),
-                 Duration(row.number(19)), Duration(row.number(20)), Duration(row.number(21)),
-                 Duration(row.number(22))};
+    attempt.recovery = Recovery{attempt.end.attempt,      Duration(row.number(17)),
+                                Duration(row.number(18)), Duration(row.number(19)),
+                                Duration(row.number(20)), Duration(row.number(21)),
+                                Duration(row.number(22)), row.number(25)};
   }
+  if (!row.is_null(23)) attempt.end.drained_after = Duration(row.number(23));
+  if (!row.is_null(24)) attempt.end.time_left = Duration(row.number(24));
   return attempt;
 }
 
 Status read_all(Database& database, int max_actions, JournalView& view) {
+  std::int64_t version = 0;
+  SUREFOOT_TRY(database.query("PRAGMA user_version", {},
+                              [&](const SqlRow& row) { version = row.number(0); }));
   Facts facts;
   SUREFOOT_TRY(database.query("SELECT key, value FROM facts", {},
                               [&](const SqlRow& row) { facts[row.text(0)] = row.text(1); }));
@@ -57,13 +62,14 @@ Status read_all(Database& database, int max_actions, JournalView& view) {
   view.result = result_of(facts);
   view.stop = stop_of(facts);
   if (facts.contains("supervisor.pid")) view.supervisor = supervisor_of(facts);
-  SUREFOOT_TRY(
-      database.query("SELECT attempt, started_unix_ms, ended_unix_ms, outcome, injected, code, "
-                     "signal, first_step, last_step, rank, host, step, phase, "
-                     "reason, mpirun_boot, mpirun_start_ticks, mpirun_pid, detect_ns, wait_ns, "
-                     "launch_ns, load_ns, restore_ns, first_step_ns "
-                     "FROM attempts ORDER BY attempt",
-                     {}, [&](const SqlRow& row) { view.attempts.push_back(attempt_of(row)); }));
+  SUREFOOT_TRY(database.query(
+      fmt::format("SELECT attempt, started_unix_ms, ended_unix_ms, outcome, injected, "
+                  "code, signal, first_step, last_step, rank, host, step, phase, "
+                  "reason, mpirun_boot, mpirun_start_ticks, mpirun_pid, detect_ns, wait_ns, "
+                  "launch_ns, load_ns, restore_ns, first_step_ns, {} "
+                  "FROM attempts ORDER BY attempt",
+                  version < 2 ? "NULL, NULL, NULL" : "drained_after_ns, time_left_ns, steps_lost"),
+      {}, [&](const SqlRow& row) { view.attempts.push_back(attempt_of(row)); }));
   SUREFOOT_TRY(database.query(
       "SELECT a.id, d.attempt, a.what, d.reason, d.unix_ms, a.done_unix_ms, a.outcome FROM actions "
       "a JOIN decisions d ON d.id = a.decision "

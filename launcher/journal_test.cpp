@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "common/file.h"
+#include "launcher/sqlite.h"
 
 namespace surefoot {
 namespace {
@@ -117,6 +118,70 @@ TEST_F(JournalTest, ReadsBackWhatWasRecorded) {
   EXPECT_EQ(view->result->weights_sha256, "weights");
   EXPECT_FALSE(view->stop);
   EXPECT_EQ(view->supervisor, self_process());
+}
+
+// What only the effects say.
+Decision decision_of(std::vector<Effect> effects) {
+  Decision decision;
+  decision.effects = std::move(effects);
+  decision.reason = "of a test";
+  decision.record = true;
+  return decision;
+}
+
+TEST_F(JournalTest, KeepsWhatWasLeftOfANoticesTimeAndWhichStepsWereLost) {
+  const auto journal = open();
+  const Event event{Time{}, TimerFired{}};
+  AttemptEnd end;
+  end.attempt = Attempt{1};
+  end.outcome = Outcome::kPreempted;
+  end.drained_after = std::chrono::milliseconds(350);
+  end.time_left = std::chrono::milliseconds(-20);
+  Recovery recovery;
+  recovery.attempt = Attempt{2};
+  recovery.steps_lost = 4;
+  AttemptEnd regrouped;
+  regrouped.attempt = Attempt{2};
+  regrouped.outcome = Outcome::kRegrouped;
+  for (const Effect& effect : {Effect{LaunchGang{Attempt{1}, {}}}, Effect{RecordAttemptEnd{end}},
+                               Effect{LaunchGang{Attempt{2}, {}}}, Effect{RecordRecovery{recovery}},
+                               Effect{RecordAttemptEnd{regrouped}}})
+    ASSERT_TRUE(journal->record(event, decision_of({effect})));
+  const auto view = read_journal(folder_);
+  ASSERT_TRUE(view) << view.error().message;
+  ASSERT_EQ(view->attempts.size(), 2u);
+  EXPECT_EQ(view->attempts[0].end.drained_after, end.drained_after);
+  EXPECT_EQ(view->attempts[0].end.time_left, end.time_left);
+  EXPECT_EQ(view->attempts[1].end.drained_after, std::nullopt);
+  EXPECT_EQ(view->attempts[1].end.time_left, std::nullopt);
+  EXPECT_EQ(view->attempts[1].end.outcome, Outcome::kRegrouped);
+  ASSERT_TRUE(view->attempts[1].recovery);
+  EXPECT_EQ(view->attempts[1].recovery->steps_lost, 4);
+}
+
+TEST_F(JournalTest, TakesOverOneOfTheFirstVersion) {
+  {
+    const auto journal = open();
+    ASSERT_TRUE(journal->record({Time{}, TimerFired{}}, decision_of({LaunchGang{Attempt{1}, {}}})));
+  }
+  {
+    auto database = Database::open(file(), Database::Mode::kExisting);
+    ASSERT_TRUE(database);
+    for (const char* column : {"drained_after_ns", "time_left_ns", "steps_lost"})
+      ASSERT_TRUE(database->run(fmt::format("ALTER TABLE attempts DROP COLUMN {}", column)));
+    ASSERT_TRUE(database->run("PRAGMA user_version = 1"));
+  }
+  const auto old = read_journal(folder_);
+  ASSERT_TRUE(old) << old.error().message;
+  EXPECT_EQ(old->attempts.size(), 1u);
+  const auto journal = open();
+  AttemptEnd end;
+  end.attempt = Attempt{1};
+  end.drained_after = std::chrono::seconds(1);
+  ASSERT_TRUE(journal->record({Time{}, TimerFired{}}, decision_of({RecordAttemptEnd{end}})));
+  const auto view = read_journal(folder_);
+  ASSERT_TRUE(view) << view.error().message;
+  EXPECT_EQ(view->attempts[0].end.drained_after, end.drained_after);
 }
 
 TEST_F(JournalTest, NamesTheGangThatAnEarlierSupervisorLeft) {

@@ -1,6 +1,7 @@
 #include "launcher/narration.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "launcher/format.h"
 #include "launcher/report.h"
@@ -20,7 +21,8 @@ double step_seconds(const StepRecord& record) {
 std::string doing_text(const core::State& state) {
   switch (state.doing) {
     case core::Doing::kAssembling:
-      return "starting the service";
+      return state.fleet.size() == 1 && state.fleet[0].host.here ? "starting the service"
+                                                                 : "waiting for machines";
     case core::Doing::kDraining:
       return "draining";
     case core::Doing::kCollecting:
@@ -60,7 +62,52 @@ std::string doing_text(const core::State& state) {
 
 }  // namespace
 
-void Narration::decided(const core::Event& event, std::string_view reason) {
+// Of a job over several machines.
+void Narration::of_machine(const core::Event& event, const core::State& state) {
+  const auto named = [&](core::NodeId node) { return "machine " + state.fleet[node].host.name; };
+  if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {
+    const core::Node& node = state.fleet[answered->node];
+    if (!node.up()) {
+      if (std::exchange(left_out_[answered->node], node.why) != node.why)
+        console_.warning(fmt::format("{} is left out: {}", named(answered->node), node.why));
+      return;
+    }
+    left_out_.erase(answered->node);
+    console_.event(fmt::format("{} is ready", named(answered->node)));
+  } else if (const auto* lost = std::get_if<core::ServiceLost>(&event.what)) {
+    console_.event(named(lost->node) + ": the checkpoint service is gone: starting one");
+  } else if (const auto* failed = std::get_if<core::ServiceStartFailed>(&event.what)) {
+    if (std::exchange(left_out_[failed->node], failed->message) != failed->message)
+      console_.warning(
+          fmt::format("{} is left out for now: {}", named(failed->node), failed->message));
+  } else if (const auto* silent = std::get_if<core::NodeLost>(&event.what)) {
+    console_.warning(fmt::format("{} is lost: {}", named(silent->node), silent->message));
+  } else if (const auto* notice = std::get_if<core::NoticeReceived>(&event.what)) {
+    const std::string when =
+        notice->leaves ? fmt::format(" in {}", duration_text(seconds(*notice->leaves - state.now)))
+                       : std::string();
+    console_.warning(fmt::format("{} goes{}", named(notice->node), when));
+  }
+}
+
+// Once all that could come have been looked at.
+void Narration::of_shortage(const core::State& state) {
+  const bool waits = state.doing == core::Doing::kAssembling && !state.fleet.empty() &&
+                     std::all_of(state.fleet.begin(), state.fleet.end(),
+                                 [](const core::Node& node) { return node.tried; });
+  if (!waits) return shortage_.clear();
+  std::string text = core::shortage(rules_.fleet, state.fleet);
+  if (text == shortage_) return;
+  if (shortage_.empty()) console_.warning("waiting for machines: " + text);
+  shortage_ = std::move(text);
+}
+
+void Narration::decided(const core::Event& event, std::string_view reason,
+                        const core::State& state) {
+  if (!rules_.fleet.alone) {
+    of_machine(event, state);
+    of_shortage(state);
+  }
   if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {
     const Step newest = std::max(answered->ready, answered->durable);
     if (!opened_ && newest.value > 0) {
@@ -69,9 +116,10 @@ void Narration::decided(const core::Event& event, std::string_view reason) {
                                  memory ? "snapshot in memory" : "checkpoint"));
     }
     opened_ = true;
-  } else if (std::holds_alternative<core::ServiceLost>(event.what)) {
+  } else if (rules_.fleet.alone && std::holds_alternative<core::ServiceLost>(event.what)) {
     console_.event("the checkpoint service is gone or does not answer: starting one");
-  } else if (const auto* failed = std::get_if<core::ServiceStartFailed>(&event.what)) {
+  } else if (const auto* failed = std::get_if<core::ServiceStartFailed>(&event.what);
+             failed != nullptr && rules_.fleet.alone) {
     console_.warning("the checkpoint service does not start: " + failed->message);
   } else if (const auto* left = std::get_if<core::GangNotEnded>(&event.what)) {
     console_.warning("the attempt cannot be ended yet: " + left->message);
@@ -89,15 +137,20 @@ void Narration::decided(const core::Event& event, std::string_view reason) {
 void Narration::effect(const core::Effect& effect) {
   if (const auto* launch = std::get_if<core::LaunchGang>(&effect)) {
     progress_.restarts = std::max<std::int64_t>(launch->attempt.value - 1, 0);
-    console_.event(fmt::format("attempt {}: starting {}", launch->attempt,
-                               count_text(workers_, "worker", "workers")));
+    const auto machines = static_cast<std::int64_t>(launch->members.size());
+    console_.event(fmt::format(
+        "attempt {}: starting {}{}", launch->attempt,
+        count_text(core::workers_of(launch->members), "worker", "workers"),
+        rules_.fleet.alone ? "" : " on " + count_text(machines, "machine", "machines")));
   } else if (const auto* end = std::get_if<core::RecordAttemptEnd>(&effect)) {
     const bool well = end->end.outcome == core::Outcome::kDone;
     const std::string text =
         fmt::format("attempt {}: {}", end->end.attempt, attempt_text(end->end));
     well ? console_.event(text) : console_.warning(text);
   } else if (const auto* recovery = std::get_if<core::RecordRecovery>(&effect)) {
-    console_.event("back at work after " + recovery_text(recovery->recovery));
+    console_.event(
+        fmt::format("back at work after {}; {}", recovery_text(recovery->recovery),
+                    count_text(recovery->recovery.steps_lost, "step", "steps") + " lost"));
   } else if (std::holds_alternative<core::CollectTraces>(effect)) {
     console_.warning("no step was finished in time: taking stack traces of all workers");
   } else if (std::holds_alternative<core::FinishJob>(effect)) {
@@ -105,6 +158,10 @@ void Narration::effect(const core::Effect& effect) {
   } else if (std::holds_alternative<core::FlushAndKeepArena>(effect)) {
     console_.event("storing the newest step");
   }
+}
+
+void Narration::learn(const std::vector<MetricRecord>& metrics) {
+  for (const MetricRecord& metric : metrics) learn(metric);
 }
 
 void Narration::learn(const MetricRecord& metric) {
@@ -132,9 +189,7 @@ void Narration::learn(const MetricRecord& metric) {
   progress_.seconds_per_step = spent / static_cast<double>(recent_.size());
 }
 
-void Narration::answered(const service::StatusReply& status,
-                         const std::vector<MetricRecord>& metrics) {
-  for (const MetricRecord& metric : metrics) learn(metric);
+void Narration::answered(const service::StatusReply& status) {
   progress_.snapshot = Step{status.ready_step()};
   if (status.durable_step() > progress_.checkpoint.value && progress_.checkpoint.value >= 0) {
     console_.event(fmt::format("checkpoint of step {} is stored", status.durable_step()));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,14 +18,17 @@ namespace surefoot {
 
 class Narration {
  public:
-  Narration(Console& console, int workers, Step max_steps) : console_(console), workers_(workers) {
-    progress_.max_steps = max_steps;
+  Narration(Console& console, const supervisor::Rules& rules) : console_(console), rules_(rules) {
+    progress_.max_steps = rules.max_steps;
   }
 
-  void decided(const supervisor::Event& event, std::string_view reason);
+  // `state`: after it.
+  void decided(const supervisor::Event& event, std::string_view reason,
+               const supervisor::State& state);
   void effect(const supervisor::Effect& effect);
-  // An answer of the service and the metrics in it.
-  void answered(const service::StatusReply& status, const std::vector<MetricRecord>& metrics);
+  // What the gang's services say.
+  void answered(const service::StatusReply& status);
+  void learn(const std::vector<MetricRecord>& metrics);
   // The progress line, once the core has heard of all that was told here.
   void show(const supervisor::State& state, Time at);
   void warning(const std::string& text) { console_.warning(text); }
@@ -32,8 +36,13 @@ class Narration {
  private:
   void learn(const MetricRecord& metric);
 
+  void of_machine(const supervisor::Event& event, const supervisor::State& state);
+  void of_shortage(const supervisor::State& state);
+
   Console& console_;
-  int workers_;
+  const supervisor::Rules& rules_;
+  std::map<supervisor::NodeId, std::string> left_out_;  // why, as told last
+  std::string shortage_;                                // as told last
   Progress progress_;
   std::deque<MetricRecord> recent_;  // of training: for speed and time left
   Time doing_since_{};

@@ -82,7 +82,6 @@ supervisor::Culprit culprit_of(const GangEndFacts& facts, int rank, const servic
                                int code, int signal) {
   supervisor::Culprit culprit;
   culprit.rank = rank;
-  if (rank >= 0) culprit.host = facts.host;
   if (line != nullptr) {
     culprit.step = Step{line->step()};
     culprit.phase = phase_of(*line);
@@ -184,6 +183,30 @@ supervisor::GangExited gang_exited(const GangEndFacts& facts) {
   }
   if (line != nullptr) exited.died = facts.at - from_seconds(line->seconds_in_phase());
   return exited;
+}
+
+std::optional<supervisor::Culprit> awaited_rank(const std::vector<RankPlace>& ranks) {
+  const auto place = [](const RankPlace& rank) { return std::pair(rank.step, rank.phase); };
+  const auto behind =
+      std::min_element(ranks.begin(), ranks.end(), [&](const RankPlace& a, const RankPlace& b) {
+        return std::pair(place(a), a.rank) < std::pair(place(b), b.rank);
+      });
+  if (behind == ranks.end()) return std::nullopt;
+  const auto is_behind = [&](const RankPlace& rank) { return place(rank) == place(*behind); };
+  const auto is_there = [&](const RankPlace& rank) { return rank.node == behind->node; };
+  const auto count = std::count_if(ranks.begin(), ranks.end(), is_behind);
+  if (count == static_cast<std::ptrdiff_t>(ranks.size())) return std::nullopt;
+  const bool machine = std::all_of(ranks.begin(), ranks.end(), [&](const RankPlace& rank) {
+    return is_behind(rank) == is_there(rank);
+  });
+  if (count > 1 && !machine) return std::nullopt;
+  supervisor::Culprit culprit;
+  culprit.rank = behind->rank;
+  culprit.host = behind->host;
+  culprit.step = behind->step;
+  culprit.phase = behind->phase;
+  culprit.node = behind->node;
+  return culprit;
 }
 
 void Observer::follow(Attempt attempt, int workers) {

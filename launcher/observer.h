@@ -38,16 +38,28 @@ struct NamedByMpirun {
 
 struct GangEndFacts {
   Attempt attempt;
-  ExitStatus mpirun;                     // as waited for; code -1 and signal 0: not known
-  std::string mpirun_log;                // its end
-  std::map<int, std::string> rank_logs;  // the ends of the ranks' own
-  std::string host;
+  ExitStatus mpirun;                           // as waited for; code -1 and signal 0: not known
+  std::string mpirun_log;                      // its end
+  std::map<int, std::string> rank_logs;        // the ends of the ranks' own
   std::optional<service::StatusReply> status;  // the last one
   Time at;
 };
 // Exit code, signal and who was first. A rank that left with a reason of its own is believed before
 // mpirun, and mpirun before a rank that only says that it lost a peer (exit code 76).
 [[nodiscard]] supervisor::GangExited gang_exited(const GangEndFacts& facts);
+
+// Where a rank is, of those that live.
+struct RankPlace {
+  supervisor::NodeId node = -1;
+  std::string host;
+  int rank = -1;
+  Step step;
+  Phase phase = Phase::kStarting;
+};
+// The rank that the others wait for when a gang hangs: who is furthest behind, by step and phase,
+// and is the only one; where those are all ranks of one machine, the first of them. Nothing: all
+// are at the same place, or it is not clear whose fault it is.
+[[nodiscard]] std::optional<supervisor::Culprit> awaited_rank(const std::vector<RankPlace>& ranks);
 
 class Observer {
  public:

@@ -165,9 +165,42 @@ GangEndFacts facts(int code, int signal, const std::string& log) {
   facts.mpirun.code = code;
   facts.mpirun.signal = signal;
   facts.mpirun_log = log;
-  facts.host = "vm";
   facts.at = kNow;
   return facts;
+}
+
+TEST(AwaitedRank, IsTheOneThatIsFurthestBehind) {
+  const RankPlace at_work{0, "a", 0, Step{7}, Phase::kForwardBackward};
+  const RankPlace waiting{0, "a", 1, Step{7}, Phase::kReduction};
+  const RankPlace ahead{1, "b", 2, Step{8}, Phase::kData};
+  const auto awaited = awaited_rank({waiting, at_work, ahead});
+  ASSERT_TRUE(awaited);
+  EXPECT_EQ(awaited->rank, 0);
+  EXPECT_EQ(awaited->host, "a");
+  EXPECT_EQ(awaited->node, 0);
+  EXPECT_EQ(awaited->step, Step{7});
+  EXPECT_EQ(awaited->phase, Phase::kForwardBackward);
+}
+
+TEST(AwaitedRank, IsTheFirstOfAMachineThatStandsStill) {
+  const auto at = [](supervisor::NodeId node, int rank, Phase phase) {
+    return RankPlace{node, "x", rank, Step{7}, phase};
+  };
+  const auto machine = awaited_rank({at(0, 0, Phase::kReduction), at(0, 1, Phase::kReduction),
+                                     at(1, 3, Phase::kData), at(1, 2, Phase::kData)});
+  ASSERT_TRUE(machine);
+  EXPECT_EQ(machine->rank, 2);
+  EXPECT_FALSE(awaited_rank({at(0, 0, Phase::kReduction), at(0, 1, Phase::kData),
+                             at(1, 2, Phase::kData), at(1, 3, Phase::kReduction)}))
+      << "two of two machines";
+}
+
+TEST(AwaitedRank, IsNobodyWhereAllAreAtTheSamePlace) {
+  const RankPlace one{0, "a", 0, Step{7}, Phase::kReduction};
+  const RankPlace other{1, "b", 1, Step{7}, Phase::kReduction};
+  EXPECT_FALSE(awaited_rank({one, other}));
+  EXPECT_FALSE(awaited_rank({one}));
+  EXPECT_FALSE(awaited_rank({}));
 }
 
 TEST(GangExited, BelievesMpirunAboutARankThatWasKilled) {

@@ -25,10 +25,29 @@ json to_json(const Recovery& recovery) {
   return {{"attempt", recovery.attempt.value},    {"seconds", seconds(recovery.total())},
           {"detect", seconds(recovery.detect)},   {"wait", seconds(recovery.wait)},
           {"launch", seconds(recovery.launch)},   {"load", seconds(recovery.load)},
-          {"restore", seconds(recovery.restore)}, {"first_step", seconds(recovery.first_step)}};
+          {"restore", seconds(recovery.restore)}, {"first_step", seconds(recovery.first_step)},
+          {"steps_lost", recovery.steps_lost}};
 }
 
-json to_json(const JournalAttempt& attempt) {
+// `next`: the attempt after it; null: none yet.
+json notice_json(const JournalAttempt& attempt, const JournalAttempt* next) {
+  const supervisor::AttemptEnd& end = attempt.end;
+  const auto after =
+      std::chrono::duration_cast<std::chrono::milliseconds>(*end.drained_after).count();
+  json notice = {{"at_unix_ms", attempt.ended_unix_ms - after},
+                 {"drained_at_unix_ms", attempt.ended_unix_ms},
+                 {"drained_after_seconds", seconds(*end.drained_after)},
+                 {"time_left_seconds", end.time_left ? json(seconds(*end.time_left)) : json()},
+                 {"steps_lost", nullptr},
+                 {"back_at_work_seconds", nullptr}};
+  if (next != nullptr && next->recovery) {
+    notice["steps_lost"] = next->recovery->steps_lost;
+    notice["back_at_work_seconds"] = seconds(next->recovery->total());
+  }
+  return notice;
+}
+
+json to_json(const JournalAttempt& attempt, const JournalAttempt* next) {
   json object = {{"attempt", attempt.end.attempt.value}};
   if (attempt.ended_unix_ms == 0) return object.update({{"outcome", "running"}}), object;
   const supervisor::AttemptEnd& end = attempt.end;
@@ -38,6 +57,7 @@ json to_json(const JournalAttempt& attempt) {
                  {"signal", end.signal},
                  {"first_step", end.first_step.value},
                  {"last_step", end.last_step.value}});
+  if (end.drained_after) object["notice"] = notice_json(attempt, next);
   if (end.culprit.rank < 0 && end.culprit.reason.empty()) return object;
   object["culprit"] = {{"rank", end.culprit.rank},
                        {"host", end.culprit.host},
@@ -146,7 +166,8 @@ nlohmann::json to_json(const JobReport& report) {
   json recoveries = json::array();
   json attempts = json::array();
   for (const JournalAttempt& attempt : report.attempts) {
-    attempts.push_back(to_json(attempt));
+    const bool last = &attempt == &report.attempts.back();
+    attempts.push_back(to_json(attempt, last ? nullptr : &attempt + 1));
     if (attempt.recovery) recoveries.push_back(to_json(*attempt.recovery));
   }
   json object = {
@@ -175,6 +196,7 @@ nlohmann::json to_json(const JobReport& report) {
       {"final", report.result ? json(report.result->folder) : json(nullptr)}};
   object["supervisor"] = report.supervisor_pid == 0 ? json(nullptr) : json(report.supervisor_pid);
   object["service"] = report.service ? service_json(*report.service) : json(nullptr);
+  object["fleet"] = report.fleet ? to_json(*report.fleet) : json(nullptr);
   return object;
 }
 

@@ -13,6 +13,20 @@ Rules rules_of(const config::Job& job) {
   rules.hang_timeout = ms(recovery.hang_timeout());
   rules.startup_timeout = ms(recovery.startup_timeout());
   rules.backoff = ms(recovery.backoff());
+  const auto& resources = job.resources();
+  FleetRules& fleet = rules.fleet;
+  fleet.alone = resources.hosts().empty() && resources.hostfile().empty() &&
+                resources.discovery_command().empty();
+  fleet.min_nodes = fleet.alone ? 1 : resources.num_nodes().min();
+  fleet.max_nodes = fleet.alone ? 1 : resources.num_nodes().max();
+  fleet.workers_per_node = resources.workers_per_node().max();
+  fleet.micro_batches = job.train().global_batch_size() / job.train().micro_batch_size();
+  fleet.heartbeat_timeout = ms(recovery.heartbeat_timeout());
+  fleet.check_timeout = ms(recovery.check_timeout());
+  fleet.capacity_timeout = ms(recovery.capacity_timeout());
+  fleet.grow_after = ms(recovery.grow_after());
+  fleet.node_backoff = ms(recovery.node_backoff());
+  fleet.allow_mixed_hardware = resources.allow_mixed_hardware();
   return rules;
 }
 

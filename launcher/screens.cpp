@@ -53,6 +53,13 @@ void add_attempts(Screen& screen, const JobReport& report) {
     const JournalAttempt& attempt = report.attempts[i];
     const std::string what = attempt.ended_unix_ms != 0 ? attempt_text(attempt.end) : "running";
     screen.line("", fmt::format("{:>3}  {}", attempt.end.attempt, what));
+    const bool noticed = attempt.end.drained_after && i + 1 < report.attempts.size();
+    if (noticed && report.attempts[i + 1].recovery) {
+      const Recovery& next = *report.attempts[i + 1].recovery;
+      screen.line("", fmt::format("     {}, back at work after {}",
+                                  count_text(next.steps_lost, "step lost", "steps lost"),
+                                  duration_text(seconds(next.total()))));
+    }
   }
 }
 
@@ -165,6 +172,16 @@ void add_node(Screen& screen, const service::StatusReply& status) {
   }
 }
 
+std::string notice_text(const supervisor::AttemptEnd& end) {
+  if (!end.drained_after) return {};
+  std::string text =
+      fmt::format("; drained {} after the notice", duration_text(seconds(*end.drained_after)));
+  if (!end.time_left) return text;
+  const double left = seconds(*end.time_left);
+  return text + (left >= 0 ? fmt::format(", {} left", duration_text(left))
+                           : fmt::format(", {} too late", duration_text(-left)));
+}
+
 }  // namespace
 
 std::string attempt_text(const supervisor::AttemptEnd& end) {
@@ -183,7 +200,7 @@ std::string attempt_text(const supervisor::AttemptEnd& end) {
                         name(culprit.phase));
     if (!culprit.reason.empty()) text += ": ";
   }
-  return text + culprit.reason + (end.injected ? " (injected)" : "");
+  return text + culprit.reason + notice_text(end) + (end.injected ? " (injected)" : "");
 }
 
 std::string recovery_text(const Recovery& recovery) {
@@ -212,10 +229,14 @@ std::string summary_screen(const JobReport& report, bool color) {
 std::string status_screen(const JobReport& report, bool color) {
   Screen screen;
   screen.title(title_of(report, color));
-  if (report.state == "stopped") screen.line("", "no supervisor runs; `surefoot resume` goes on");
+  if (report.state == "stopped")
+    screen.line("",
+                "no supervisor runs (this is what its journal knows); `surefoot resume` goes on");
   if (report.supervisor_pid != 0)
     screen.line("supervisor", fmt::format("process {}", report.supervisor_pid));
-  if (report.service) {
+  if (report.fleet && (!report.service || report.fleet->nodes.size() > 1)) {
+    for (const auto& [label, text] : fleet_lines(*report.fleet)) screen.line(label, text);
+  } else if (report.service) {
     const service::StatusReply& status = *report.service;
     add_node(screen, status);
     for (const auto& rank : status.ranks()) {
@@ -226,6 +247,9 @@ std::string status_screen(const JobReport& report, bool color) {
       screen.line(fmt::format("rank {}", rank.rank()),
                   fmt::format("step {}, {} for {}{}", rank.step(), rank.phase(),
                               duration_text(rank.seconds_in_phase()), life));
+    }
+    if (report.fleet) {
+      for (const SlowRank& slow : report.fleet->slow) screen.line("slow", slow_text(slow));
     }
   } else if (report.state == "running") {
     screen.line("service", "does not answer");

@@ -148,6 +148,33 @@ TEST(Summary, SaysWhatHappenedOnOneScreen) {
                 "  directory     /jobs/a\n");
 }
 
+TEST(Summary, TellsOfAPreemptionWhatTheNoticeWasGoodFor) {
+  JournalView view = journal();
+  supervisor::AttemptEnd& end = view.attempts[0].end;
+  end.outcome = supervisor::Outcome::kPreempted;
+  end.injected = false;
+  end.culprit = {};
+  end.culprit.reason = "left since its machine goes";
+  end.drained_after = 350ms;
+  end.time_left = 27600ms;
+  view.attempts[0].ended_unix_ms = 1000;
+  view.history.accounting.spent[static_cast<std::size_t>(Cause::kCapacity)] = 3s;
+  const JobReport report = make_report(view, {}, "/jobs/a", Step{300});
+  const std::string screen = summary_screen(report, false);
+  EXPECT_THAT(screen, HasSubstr("  1  preempted, steps 1-149: left since its machine goes; drained "
+                                "0.35 s after the notice, 27.6 s left\n"));
+  EXPECT_THAT(screen, HasSubstr("no steps lost, back at work after 1.63 s\n"));
+  EXPECT_THAT(screen, HasSubstr("the rest: capacity 3.00 s"));
+  const nlohmann::json notice = to_json(report)["attempt_list"][0]["notice"];
+  EXPECT_EQ(notice["at_unix_ms"], 650);
+  EXPECT_EQ(notice["drained_at_unix_ms"], 1000);
+  EXPECT_DOUBLE_EQ(notice["time_left_seconds"], 27.6);
+  EXPECT_EQ(notice["steps_lost"], 0);
+  EXPECT_DOUBLE_EQ(notice["back_at_work_seconds"], 1.63);
+  end.time_left = -2s;
+  EXPECT_THAT(attempt_text(end), HasSubstr("2.00 s too late"));
+}
+
 TEST(Summary, StaysOnOneScreenAfterManyAttempts) {
   JournalView view = journal();
   while (view.attempts.size() < 200)

@@ -16,8 +16,8 @@ namespace surefoot {
 
 struct WatchReports {
   std::function<void(const service::StatusReply&, Time at)> status;  // `at`: when it came
-  std::function<void()> gone;                       // its process has ended, the machine lives
-  std::function<void(const std::string&)> silent;   // "has not answered for 5 s"
+  std::function<void()> gone;                      // its process has ended, the machine lives
+  std::function<void(const std::string&)> silent;  // "has not answered for 5 s"
 };
 
 class ServiceWatch {

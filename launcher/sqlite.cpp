@@ -83,11 +83,10 @@ Status Database::query(std::string_view sql, const std::vector<SqlValue>& values
     const int place = static_cast<int>(i) + 1;
     if (const auto* number = std::get_if<std::int64_t>(&values[i])) {
       code = sqlite3_bind_int64(raw, place, *number);
-    } else {
-      const auto& text = std::get<std::string>(values[i]);
-      code =
-          sqlite3_bind_text(raw, place, text.data(), static_cast<int>(text.size()), SQLITE_STATIC);
-    }
+    } else if (const auto* text = std::get_if<std::string>(&values[i])) {
+      code = sqlite3_bind_text(raw, place, text->data(), static_cast<int>(text->size()),
+                               SQLITE_STATIC);
+    }  // else NULL, as what is not bound
   }
   if (code != SQLITE_OK) return failed(code);
   while ((code = sqlite3_step(raw)) == SQLITE_ROW) each(SqlRow(raw));

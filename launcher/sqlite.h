@@ -23,7 +23,7 @@ namespace surefoot {
 
 inline constexpr std::chrono::milliseconds kBusyTimeout{5000};
 
-using SqlValue = std::variant<std::int64_t, std::string>;
+using SqlValue = std::variant<std::nullptr_t, std::int64_t, std::string>;  // nullptr: NULL
 
 // The current row of a query; columns count from 0. NULL reads as 0 and "".
 class SqlRow {

@@ -247,6 +247,7 @@ void Machine::on(const StepFinished& e) {
   learn(e.step);
   if (s_.recovering && !s_.leftover) {
     s_.recovery.first_step = std::max(when - s_.mark, Duration::zero());
+    s_.recovery.steps_lost = std::max<std::int64_t>(s_.end.first_step.value - from, 0);
     s_.recovering = false;
     perform(RecordRecovery{s_.recovery});
   }

@@ -188,6 +188,7 @@ void Machine::arrived(Node& node) {
   node.failures = 0;
   set_due(node, node.leaves ? node.outlives_notice() : Time::max());
   node.why.clear();
+  node.lost = false;
   s_.everyone_told = s_.everyone_told && !usable(node);
   if (s_.doing == Doing::kRunning) weigh_growth(!node.in_gang);
   switch (s_.doing) {
@@ -293,6 +294,7 @@ void Machine::on(const NodeLost& e) {
 }
 
 void Machine::lose(Node& node, const std::string& message) {
+  node.lost = true;
   if (!node.in_gang || !gang_may_run()) {
     take_out(node, message, kFirstRetry);
     return go_on_with_machines("a machine is lost that no worker runs on");
@@ -303,6 +305,11 @@ void Machine::lose(Node& node, const std::string& message) {
   take_out(node, message, std::max(pause, kFirstRetry));
   if (s_.lost.empty()) s_.lost = fmt::format("machine {} is lost: {}", node.host.name, message);
   tell_everyone_if_all_go();
+  if (s_.doing == Doing::kRunning && s_.stage >= Stage::kStepping) {
+    // Since when it was silent its gang's last step tells best.
+    s_.mark = std::max(s_.mark, s_.history.accounting.mark);
+    s_.history.accounting.spend(Cause::kDetect, s_.now);
+  }
   if (s_.doing != Doing::kEnding)
     return end_gang(Outcome::kPreempted, "a machine of the gang is lost: the others are ended");
   // One request for all that are lost in a moment.

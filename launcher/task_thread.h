@@ -23,8 +23,8 @@ class Inbox {
  public:
   using Item = std::function<void()>;
   Inbox();
-  void put(Item item);                    // any thread
-  [[nodiscard]] std::vector<Item> take();  // the loop
+  void put(Item item);                                         // any thread
+  [[nodiscard]] std::vector<Item> take();                      // the loop
   [[nodiscard]] int event_fd() const { return event_.get(); }  // readable: there is something
 
  private:

@@ -8,7 +8,8 @@
 
 namespace surefoot {
 
-std::string describe(const config::Job& job, const Model& model, const Dataset& dataset) {
+std::string describe(const config::Job& job, const Model& model, const Dataset& dataset,
+                     const TrainingIdentity& identity, const std::string& numerics_id) {
   const int micro_batches =
       static_cast<int>(job.train().global_batch_size() / job.train().micro_batch_size());
   const int workers =
@@ -40,6 +41,9 @@ std::string describe(const config::Job& job, const Model& model, const Dataset& 
       {"steps", job.train().max_steps()},
       {"epochs", samples / static_cast<double>(dataset.size(Split::kTrain))},
       {"flops_per_sample", model.flops_per_sample()},
+      {"numerics_id", numerics_id},
+      {"training_hash", identity.hash.hex()},
+      {"training_lines", identity.lines},
   };
   return needs.dump();
 }

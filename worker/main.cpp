@@ -228,7 +228,9 @@ int run(int argc, char** argv) {
   load(worker);
   if (worker.options.describe) {
     if (auto built = build_model(worker); !built) leave(worker, built.error());
-    std::printf("%s\n", describe(worker.job.job, *worker.model, *worker.dataset).c_str());
+    const std::string text = describe(worker.job.job, *worker.model, *worker.dataset,
+                                      worker.request.identity, worker.request.numerics_id);
+    std::printf("%s\n", text.c_str());
     return kExitDone;
   }
 

@@ -153,6 +153,7 @@ Result<bool> Trainer::step(Step step, bool& drain) {
   enter(step, Phase::kUpdate);
   update(step, decision);
   enter(step, Phase::kSnapshot);
+  note_busy_time();
   const std::int64_t samples = step.value * train_.global_batch_size();
   SUREFOOT_TRY(snapshotter_.commit(samples, decision.checkpoint, record_of(step, decision),
                                    step_deadline()));
@@ -161,6 +162,17 @@ Result<bool> Trainer::step(Step step, bool& drain) {
   parts_.model.bind_state(snapshotter_.read_bytes());
   drain = decision.drain && step.value < train_.max_steps();
   return true;
+}
+
+// Where one rank is slower than the others they wait for it: of its own work alone that can be
+// seen.
+void Trainer::note_busy_time() {
+  const auto spent = [this](Phase phase) {
+    return phase_seconds_[static_cast<std::size_t>(phase)];
+  };
+  const double busy = spent(Phase::kForwardBackward) + spent(Phase::kUpdate);
+  parts_.session.arena->line(parts_.session.place.local_rank)
+      .busy_ns.store(static_cast<std::int64_t>(busy * 1e9), std::memory_order_relaxed);
 }
 
 Status Trainer::accumulate(Step step) {
@@ -361,6 +373,7 @@ Status Trainer::tell_finish(bool elsewhere) {
   service::Request request;
   request.mutable_finish()->set_step(parts_.session.step.value);
   request.mutable_finish()->set_elsewhere(elsewhere);
+  request.mutable_finish()->set_attempt(parts_.session.attempt.value);
   SUREFOOT_ASSIGN(const auto reply, client.call(std::move(request), now() + kFinishPatience));
   if (elsewhere) return {};
   spdlog::info("done: weights_sha256 {} state_sha256 {} in {}", reply.finish().weights_sha256(),

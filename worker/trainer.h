@@ -69,6 +69,7 @@ class Trainer {
   Status tell_finish(bool elsewhere);
 
   void enter(Step step, Phase phase);
+  void note_busy_time();
   [[nodiscard]] bool leads() const { return parts_.session.place.local_rank == 0; }
   [[nodiscard]] Time step_deadline() const;
   [[nodiscard]] StepRecord record_of(Step step, const Decision& decision) const;

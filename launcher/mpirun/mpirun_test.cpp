@@ -45,6 +45,70 @@ TEST(MpirunCommand, NamesTheWorkerWithItsJobLast) {
                   "/opt/bin/surefoot-worker", "/jobs/runs/a/job.yaml", "--dir", "/jobs/runs/a"));
 }
 
+// Two machines and the one that mpirun runs on, which is named second.
+GangSpec spec_over_machines() {
+  GangSpec over = spec();
+  over.nodes = {{"10.0.0.5", 2, "tcp://10.0.0.5:4000", false},
+                {"here", 1, "tcp://127.0.0.1:4001", true},
+                {"10.0.0.6", 1, "tcp://10.0.0.6:4002", false}};
+  over.network = "10.0.0.0/29";
+  over.ports = "4000-4099";
+  over.rsh = "/opt/bin/surefoot-rsh";
+  over.job_id = "0123456789abcdef";
+  return over;
+}
+
+std::string joined(const std::vector<std::string>& argv) {
+  std::string text;
+  for (const std::string& word : argv) text += word + " ";
+  return text;
+}
+
+TEST(MpirunCommand, OverMachinesNamesThemInTheOrderOfTheirRanksAndTheirOwnFiles) {
+  const auto argv = mpirun_command(spec_over_machines()).argv;
+  const std::string text = joined(argv);
+  EXPECT_THAT(text, HasSubstr("--host here:1,10.0.0.5:2,10.0.0.6:1 --map-by slot "));
+  EXPECT_THAT(argv, Contains("/opt/bin/surefoot-rsh /jobs/runs/a/logs/attempt-003/nodes.json"));
+  for (const char* parameter : {"plm_rsh_no_tree_spawn 1", "orte_leave_session_attached 1",
+                                "oob_tcp_if_include 10.0.0.0/29", "btl_tcp_if_include 10.0.0.0/29",
+                                "oob_tcp_dynamic_ipv4_ports 4000-4099", "btl_tcp_port_min_v4 4000",
+                                "btl_tcp_port_range_v4 100"})
+    EXPECT_THAT(text, HasSubstr(std::string("--mca ") + parameter + " "));
+  EXPECT_THAT(text, HasSubstr("-x SUREFOOT_ATTEMPT -x SUREFOOT_JOB_DIR -x SUREFOOT_LOG_DIR "
+                              "-x SUREFOOT_FAULTS -x SUREFOOT_KNOWN_STEP -x SUREFOOT_WORKERS "
+                              "-x MASTER_ADDR "
+                              "/dev/shm/surefoot-0123456789abcdef/bin/surefoot-worker "
+                              "/dev/shm/surefoot-0123456789abcdef/job.yaml --dir /jobs/runs/a "));
+  EXPECT_THAT(text, Not(HasSubstr("orte_launch_agent")));
+  GangSpec bundled = spec_over_machines();
+  bundled.has_bundle = true;
+  EXPECT_THAT(joined(mpirun_command(bundled).argv),
+              HasSubstr("orte_launch_agent /dev/shm/surefoot-0123456789abcdef/bin/orted "));
+}
+
+TEST(MpirunCommand, NamesTheMachineOfTheFirstRankAsTheMasterAndNeverLocalhost) {
+  GangSpec spec = spec_over_machines();
+  spec.own_address = "10.0.0.4";
+  EXPECT_THAT(mpirun_command(spec).environment, Contains("MASTER_ADDR=10.0.0.4"));
+  std::erase_if(spec.nodes, [](const GangNode& node) { return node.local; });
+  EXPECT_THAT(mpirun_command(spec).environment, Contains("MASTER_ADDR=10.0.0.5"));
+}
+
+TEST(MpirunCommand, OnThisMachineAloneIsTheSameWhetherItIsNamedOrNot) {
+  GangSpec named = spec_over_machines();
+  named.nodes = {{"here", 4, "tcp://127.0.0.1:4001", true}};
+  EXPECT_EQ(mpirun_command(named).argv, mpirun_command(spec()).argv);
+}
+
+TEST(MpirunCommand, ListsTheMachinesForItsRemoteShell) {
+  const NodeList list = node_list(spec_over_machines());
+  ASSERT_EQ(list.nodes.size(), 3u);
+  EXPECT_EQ(list.nodes[0].name, "here");
+  EXPECT_EQ(list.nodes[1].endpoint, "tcp://10.0.0.5:4000");
+  EXPECT_EQ(list.keys_file, "/jobs/runs/a/service.keys");
+  EXPECT_EQ(list.log_folder, "/jobs/runs/a/logs/attempt-003");
+}
+
 TEST(MpirunCommand, AllowsRootOnlyToRoot) {
   GangSpec as_root = spec();
   as_root.root = true;
@@ -58,8 +122,8 @@ TEST(MpirunCommand, HandsTheAttemptToTheWorkers) {
       options.environment,
       ElementsAre("SUREFOOT_ATTEMPT=3", "SUREFOOT_JOB_DIR=/jobs/runs/a",
                   "SUREFOOT_LOG_DIR=/jobs/runs/a/logs/attempt-003", "SUREFOOT_SUPERVISOR=42",
-                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30",
-                  "SUREFOOT_KNOWN_STEP=17"));
+                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30", "SUREFOOT_KNOWN_STEP=17",
+                  "SUREFOOT_WORKERS=4"));
   EXPECT_EQ(options.output, "/jobs/runs/a/logs/attempt-003/mpirun.log");
   EXPECT_FALSE(options.detach);  // its exit code is wanted
 }

@@ -13,6 +13,7 @@
 #include "configs/job_directory.h"
 #include "launcher/metrics/metrics.h"
 #include "launcher/nodes/start_request.h"
+#include "launcher/notice/watchers.h"
 
 namespace surefoot {
 namespace {
@@ -116,6 +117,11 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
   settings.job = job;
   settings.arena_folder = arena_folder(job.checkpoint().arena(), settings.job_id);
   settings.final_folder = directory.final_model();
+  settings.job_directory = directory.root;
+  settings.describe = {(std::filesystem::path(program_directory()) / "surefoot-worker").string(),
+                       loaded.file, "--dir", directory.root.string()};
+  for (const std::string& set : options.sets)
+    settings.describe.insert(settings.describe.end(), {"--set", set});
   settings.history_file = directory.service_history() / (host_name() + ".json");
   settings.supervised = options.supervised;
   if (auto listen = read_file(node_listen(settings.arena_folder)); listen)
@@ -132,6 +138,9 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
 
 int serve(ServiceSettings settings) {
   settings.signals = block_signals();
+  // Outlives the service, which asks it. Its threads start when this is the service of the job.
+  std::unique_ptr<notice::Watchers> watchers;
+  if (!settings.notices) settings.notices = [&watchers](bool safe) { return watchers->look(safe); };
   const std::string job = settings.job.name();
   const std::string id = settings.job_id;
   auto service = Service::start(settings);
@@ -143,6 +152,12 @@ int serve(ServiceSettings settings) {
     spdlog::error("{}", service.error().message);
     return kExitMachine;
   }
+  auto started = notice::Watchers::start(settings.job.recovery(), host_name());
+  if (!started) {
+    spdlog::error("{}", started.error().message);
+    return kExitJobFile;
+  }
+  watchers = std::move(*started);
   spdlog::info("serving job {} ({}), process {}", job, id, ::getpid());
   spdlog::info("ended: {}", (*service)->run());
   return 0;

@@ -1,13 +1,12 @@
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <vector>
 
-#include "common/file.h"
 #include "launcher/journal.h"
 #include "launcher/verbs/verbs.h"
 
@@ -15,6 +14,8 @@ namespace surefoot {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr useconds_t kPause = 200'000;  // microseconds between looks
 
 std::optional<Attempt> attempt_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
@@ -37,37 +38,59 @@ std::vector<Attempt> attempts_in(const JobDirectory& directory) {
   return attempts;
 }
 
-// Prints what files have got since the last look, each line with the file it is from.
+// Prints what files have got since the last look, each line with the attempt and the file it is
+// from.
 class Printer {
  public:
-  void print(const fs::path& file, const std::string& label) {
-    auto content = read_file(file);
-    if (!content) return;
-    std::size_t& done = printed_[file];
-    while (done < content->size()) {
-      const std::size_t end = content->find('\n', done);
-      if (end == std::string::npos) break;  // the rest of the line comes later
-      std::printf("%s| %.*s\n", label.c_str(), static_cast<int>(end - done),
-                  content->c_str() + done);
-      done = end + 1;
-    }
-    std::fflush(stdout);
-  }
   void print_attempt(const JobDirectory& directory, Attempt attempt, std::optional<int> rank) {
     std::vector<fs::path> files;
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(directory.attempt_logs(attempt), none))
-      files.push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(directory.attempt_logs(attempt), none)) {
+      const fs::path& file = entry.path();
+      const bool is_log = file.extension() == ".log" || file.filename() == "traces.txt";
+      const bool wanted = !rank || file.filename() == fmt::format("rank-{}.log", *rank);
+      if (is_log && wanted) files.push_back(file);
+    }
     std::sort(files.begin(), files.end());
-    for (const fs::path& file : files) {
-      const std::string stem = file.stem().string();
-      if (rank && stem != fmt::format("rank-{}", *rank)) continue;
-      print(file, fmt::format("{} {}", attempt, stem));
+    for (const fs::path& file : files)
+      print(file, fmt::format("{} {}", attempt, file.stem().string()));
+    std::fflush(stdout);
+  }
+  // What ends without an end of line.
+  void print_rest() {
+    for (auto& [file, log] : logs_) {
+      if (!log.rest.empty()) print_line(log.label, log.rest);
+      log.rest.clear();
     }
   }
 
  private:
-  std::map<fs::path, std::size_t> printed_;
+  struct Log {
+    std::string label;
+    std::streamoff read = 0;
+    std::string rest;  // of a line whose end comes later
+  };
+
+  void print(const fs::path& file, const std::string& label) {
+    Log& log = logs_[file];
+    log.label = label;
+    std::ifstream in(file, std::ios::binary);
+    in.seekg(log.read);
+    char block[64 << 10];
+    while (in.read(block, sizeof block), in.gcount() > 0) {
+      log.read += in.gcount();
+      log.rest.append(block, static_cast<std::size_t>(in.gcount()));
+      std::size_t done = 0;
+      for (std::size_t end; (end = log.rest.find('\n', done)) != std::string::npos; done = end + 1)
+        print_line(label, std::string_view(log.rest).substr(done, end - done));
+      log.rest.erase(0, done);
+    }
+  }
+  static void print_line(const std::string& label, std::string_view line) {
+    std::printf("%s| %.*s\n", label.c_str(), static_cast<int>(line.size()), line.data());
+  }
+
+  std::map<fs::path, Log> logs_;
 };
 
 bool runs(const JobDirectory& directory) {
@@ -80,7 +103,11 @@ bool runs(const JobDirectory& directory) {
 int logs_verb(const LogsArguments& arguments) {
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
-  const std::vector<Attempt> attempts = attempts_in(found->directory);
+  std::vector<Attempt> attempts = attempts_in(found->directory);
+  while (attempts.empty() && arguments.follow && runs(found->directory)) {
+    ::usleep(kPause);
+    attempts = attempts_in(found->directory);
+  }
   if (attempts.empty())
     return complain(error(Code::kNotFound, "no attempt of {} has written a log yet",
                           found->directory.root.string()));
@@ -91,13 +118,15 @@ int logs_verb(const LogsArguments& arguments) {
   }
   Printer printer;
   for (bool more = true; more;) {
+    // Asked before the last look, so that nothing written until the end is missed.
     more = arguments.follow && runs(found->directory);
     for (const Attempt attempt : attempts_in(found->directory)) {
       const bool wanted = arguments.attempt ? attempt == *arguments.attempt : attempt >= first;
       if (wanted) printer.print_attempt(found->directory, attempt, arguments.rank);
     }
-    if (more) ::usleep(200000);
+    if (more) ::usleep(kPause);
   }
+  printer.print_rest();
   return kExitOk;
 }
 

@@ -13,6 +13,8 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "configs/fault.h"
+#include "launcher/bring_model.h"
+#include "launcher/control.h"
 #include "launcher/driver.h"
 #include "launcher/fault_list.h"
 #include "launcher/report.h"
@@ -34,6 +36,7 @@ struct Request {
   bool cancel = false;
   bool json = false;
   bool quiet = false;
+  StoreOpener open_store;
 };
 
 Programs programs() {
@@ -125,11 +128,16 @@ Result<int> run_job(const Request& request, Console& console) {
   settings.directory = request.directory;
   settings.job_id = id;
   SUREFOOT_ASSIGN(const ServiceKeys keys, make_service_keys(request.directory.service_keys()));
-  settings.keys = client_half(keys);
+  settings.keys = keys;
   settings.programs = programs();
   settings.faults_count = request.faults_count;
   settings.accept_changes = request.accept_changes;
   settings.cancel = request.cancel;
+  settings.bring_model = [open_store = request.open_store,
+                          found = FoundJob{request.directory, request.job, id}](
+                             Step step, const std::string& weights_sha256, Time deadline) {
+    return bring_model(open_store, found, step, weights_sha256, deadline);
+  };
   SUREFOOT_ASSIGN(settings.faults, remember_faults(request.directory.root, request.faults));
   SUREFOOT_TRY(write_file_atomically(request.directory.job_file(), to_yaml(request.job)));
   log_to_file(request.directory);
@@ -229,9 +237,10 @@ Request request_of(const RunArguments& arguments) {
 
 }  // namespace
 
-int run_verb(const RunArguments& arguments) {
+int run_verb(const RunArguments& arguments, const StoreOpener& open_store) {
   block_signals();
   Request request = request_of(arguments);
+  request.open_store = open_store;
   // A job directory stands for the job file as it ran.
   fs::path file = arguments.job;
   std::string dir = arguments.dir;
@@ -267,7 +276,7 @@ int run_verb(const RunArguments& arguments) {
   return run_and_report(request);
 }
 
-int cancel_verb(const CancelArguments& arguments) {
+int cancel_verb(const CancelArguments& arguments, const StoreOpener& open_store) {
   block_signals();
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
@@ -277,6 +286,7 @@ int cancel_verb(const CancelArguments& arguments) {
   request.job = found->job;
   request.directory = found->directory;
   request.cancel = true;
+  request.open_store = open_store;
   request.json = arguments.json;
   request.quiet = true;
   if (!view->supervisor || !is_alive(*view->supervisor)) {
@@ -286,7 +296,13 @@ int cancel_verb(const CancelArguments& arguments) {
     return show_report(request, console, *code == supervisor::kExitDoNotRequeue ? kExitOk : *code);
   }
   const ProcessId supervisor = *view->supervisor;
-  if (Status sent = send_signal(supervisor, SIGUSR1); !sent) return complain(sent.error());
+  // It may have no socket, or just be leaving.
+  const auto asked =
+      ask_supervisor(found->directory.root, {{"ask", "cancel"}}, now() + kSupervisorPatience);
+  if (!asked) {
+    const Status sent = send_signal(supervisor, SIGUSR1);
+    if (!sent && sent.error().code != Code::kNotFound) return complain(sent.error());
+  }
   std::fprintf(stderr, "asked process %d to end the job\n", supervisor.pid);
   const Time deadline = now() + 2min;
   while (is_alive(supervisor)) {

@@ -5,6 +5,7 @@
 
 #include "checkpoint/arena.h"
 #include "checkpoint/service_client.h"
+#include "launcher/control.h"
 #include "launcher/report.h"
 #include "launcher/verbs/verbs.h"
 
@@ -25,7 +26,23 @@ std::optional<service::StatusReply> ask_service(const FoundJob& found) {
   return reply->status();
 }
 
+// Of a job whose supervisor is gone the journal knows which machines it ran on.
+std::optional<FleetReport> fleet_of_journal(const JournalView& journal) {
+  if (journal.history.gang.empty()) return std::nullopt;
+  return fleet_report(journal);
+}
+
 }  // namespace
+
+std::optional<FleetReport> ask_fleet(const FoundJob& found) {
+  auto answer =
+      ask_supervisor(found.directory.root, {{"ask", "status"}}, now() + kSupervisorPatience);
+  if (answer) return fleet_of(*answer);
+  if (answer.error().code != Code::kNotFound)
+    std::fprintf(stderr, "surefoot: %s; this is what its journal knows\n",
+                 answer.error().message.c_str());
+  return std::nullopt;
+}
 
 int status_verb(const StatusArguments& arguments) {
   auto found = find_job(arguments.job);
@@ -36,8 +53,11 @@ int status_verb(const StatusArguments& arguments) {
       make_report(*view, read_metrics(found->directory.metrics()), found->directory.root.string(),
                   Step{found->job.train().max_steps()});
   report.service = ask_service(*found);
-  // The journal learns of steps every few seconds, the service of each.
+  report.fleet = ask_fleet(*found);
+  // The journal learns of steps every few seconds, service and supervisor of each.
   if (report.service) report.step = std::max(report.step, Step{report.service->ready_step()});
+  if (report.fleet) report.step = std::max(report.step, Step{report.fleet->step});
+  if (!report.fleet) report.fleet = fleet_of_journal(*view);
   if (arguments.json) {
     std::printf("%s\n", to_json(report).dump().c_str());
   } else {

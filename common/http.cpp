@@ -1,14 +1,13 @@
-#include "checkpoint/store/s3/http.h"
+#include "common/http.h"
 
 #include <curl/curl.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "checkpoint/store/s3/replies.h"
 #include "common/check.h"
 
-namespace surefoot::s3 {
+namespace surefoot {
 namespace {
 
 // Larger than curl's 16 and 64 KiB: fewer calls for parts of many MiB.
@@ -128,7 +127,7 @@ std::size_t Http::on_write(char* from, std::size_t size, std::size_t count, void
     self.answer.received += given;
     return given;
   }
-  if (self.answer.text.size() + given > kMaxReplyBytes) return 0;
+  if (self.answer.text.size() + given > kMaxHttpText) return 0;
   self.answer.text.append(from, given);
   return given;
 }
@@ -169,6 +168,8 @@ void Http::Shared::set_options(Transfer& transfer) const {
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  // Else who drops a request waits for the thread that looks up the name.
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(easy, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_IGNORED));
   // Each request its own connection: on one shared connection parts would wait for each other.
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -262,4 +263,4 @@ HttpAnswer Http::perform(HttpRequest request) {
   }
 }
 
-}  // namespace surefoot::s3
+}  // namespace surefoot

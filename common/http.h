@@ -2,7 +2,8 @@
 //
 // One thread per object; no thread of its own, so transfers move only while wait() runs (and as far
 // as the kernel's buffers go). Certificates are checked; redirects are not followed, so credentials
-// go to no other host; nothing is ever logged. The destructor drops what is in flight.
+// go to no other host; nothing is ever logged. cancel() and the destructor drop what is in flight
+// and do not wait, also not for a name server.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,9 @@
 #include "common/clock.h"
 #include "common/status.h"
 
-namespace surefoot::s3 {
+namespace surefoot {
+
+inline constexpr std::size_t kMaxHttpText = 8 << 20;
 
 struct HttpOptions {
   Duration connect_timeout = std::chrono::seconds(10);
@@ -49,7 +52,7 @@ struct HttpAnswer {
   } end = End::kAnswered;
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string text;                            // kMaxReplyBytes at most
+  std::string text;                            // kMaxHttpText at most
   std::size_t received = 0;                    // bytes put into `into`
   std::string problem;                         // in words, where `end` is not kAnswered
 
@@ -86,4 +89,4 @@ class Http {
   std::unique_ptr<Shared> shared_;
 };
 
-}  // namespace surefoot::s3
+}  // namespace surefoot

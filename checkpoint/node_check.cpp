@@ -1,0 +1,274 @@
+#include "checkpoint/node_check.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <thread>
+
+#include "checkpoint/arena_format.h"
+#include "checkpoint/arena_space.h"
+#include "checkpoint/launch_book.h"
+#include "checkpoint/service_client.h"
+#include "checkpoint/service_message.h"
+#include "common/file.h"
+
+namespace surefoot {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kLongest = 600;
+constexpr int kMaxConnections = 1024;  // arbitrary: one a node
+constexpr auto kPoll = milliseconds(10);
+constexpr Duration kEndPatience = std::chrono::seconds(10);
+constexpr std::int64_t kMaxProbeBytes = 4096;
+constexpr std::size_t kMaxDescription = 1 << 20;
+
+int milliseconds_until(Time deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+// ---- connections ----
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
+
+// "10.0.0.2:4000" or "[fd00::2]:4000".
+std::optional<Address> parse(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  std::uint16_t port = 0;
+  const char* const end = text.data() + text.size();
+  if (std::from_chars(text.data() + colon + 1, end, port).ptr != end || port == 0)
+    return std::nullopt;
+  std::string host = text.substr(0, colon);
+  Address address;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+  if (::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    address.bytes = sizeof *v4;
+    return address;
+  }
+  if (!host.starts_with('[') || !host.ends_with(']')) return std::nullopt;
+  host = host.substr(1, host.size() - 2);
+  if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) != 1) return std::nullopt;
+  v6->sin6_family = AF_INET6;
+  v6->sin6_port = htons(port);
+  address.bytes = sizeof *v6;
+  return address;
+}
+
+// Connections that the kernel makes while other things are looked at.
+class Connections {
+ public:
+  explicit Connections(const service::Check& request) {
+    for (const std::string& text : request.connect_to()) {
+      Pending pending{text, Fd(), {}};
+      if (const auto address = parse(text); !address) {
+        pending.fault = "not an address in numbers with a port";
+      } else if (pending_.size() >= kMaxConnections) {
+        pending.fault = "too many are asked for at once";
+      } else {
+        begin(*address, pending);
+      }
+      pending_.push_back(std::move(pending));
+    }
+  }
+
+  void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
+    while (true) {
+      std::vector<pollfd> open;
+      for (const Pending& pending : pending_) {
+        if (pending.fd) open.push_back({pending.fd.get(), POLLOUT, 0});
+      }
+      if (open.empty() || now() >= deadline || (stop && stop())) break;
+      const int patience = std::min<int>(milliseconds_until(deadline), 100);
+      if (::poll(open.data(), open.size(), patience) <= 0) continue;
+      for (const pollfd& each : open) {
+        if (each.revents != 0) settle(each.fd);
+      }
+    }
+    for (const Pending& pending : pending_) {
+      const std::string fault = pending.fd ? "no answer in time" : pending.fault;
+      if (!fault.empty()) reply.add_unreachable(pending.text + ": " + fault);
+    }
+  }
+
+ private:
+  struct Pending {
+    std::string text;
+    Fd fd;              // open: not known yet
+    std::string fault;  // empty, and no fd: it was taken
+  };
+
+  static void begin(const Address& address, Pending& pending) {
+    pending.fd =
+        Fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
+    if (pending.fd && ::connect(pending.fd.get(), name, address.bytes) == 0) {
+      pending.fd.reset();
+    } else if (!pending.fd || errno != EINPROGRESS) {
+      pending.fault = errno_text(errno);
+      pending.fd.reset();
+    }
+  }
+
+  void settle(int fd) {
+    for (Pending& pending : pending_) {
+      if (pending.fd.get() != fd) continue;
+      int number = 0;
+      socklen_t bytes = sizeof number;
+      ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &bytes);
+      if (number != 0) pending.fault = errno_text(number);
+      pending.fd.reset();
+    }
+  }
+
+  std::vector<Pending> pending_;
+};
+
+// ---- the store ----
+
+// Nothing else may be written, read or removed by such a message.
+bool is_probe(const std::string& name) {
+  constexpr std::string_view kPrefix = "probe-";
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() && name.size() <= 80 &&
+         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+}
+
+Status put(Store& store, const std::string& name, Time deadline) {
+  Status done = put_if_absent(store, name, name, deadline);
+  // Asked before.
+  if (!done && done.error().code == Code::kExists) return {};
+  return done;
+}
+
+Status get(Store& store, const std::string& name, Time deadline) {
+  auto found = read_object(store, name, kMaxProbeBytes, deadline);
+  if (!found)
+    return error(found.error().code, "{}/{}: {}", store.url(), name, found.error().message);
+  if (*found != name) return error(Code::kCorrupt, "{}/{} has another content", store.url(), name);
+  return {};
+}
+
+void look_at_store(const service::Check& request, const OpenStore& open, Time deadline,
+                   service::CheckReply& reply) {
+  const bool puts = !request.put_probe().empty();
+  const bool gets = !request.get_probe().empty();
+  const bool removes = !request.remove_probe().empty();
+  if (!puts && !gets && !removes) return;
+  const auto store = open();
+  const auto with = [&](const std::string& name, auto&& act) -> std::string {
+    if (!is_probe(name)) return "not the name of a probe";
+    const Status done = store ? act(**store, name) : Status(store.error());
+    return done ? std::string() : done.error().message;
+  };
+  if (puts) {
+    reply.set_put_error(
+        with(request.put_probe(), [&](auto& in, auto& name) { return put(in, name, deadline); }));
+  }
+  if (gets) {
+    reply.set_get_error(
+        with(request.get_probe(), [&](auto& in, auto& name) { return get(in, name, deadline); }));
+  }
+  if (removes) {
+    const std::string fault = with(request.remove_probe(),
+                                   [&](auto& in, auto& name) { return in.remove(name, deadline); });
+    if (reply.put_error().empty()) reply.set_put_error(fault);
+  }
+}
+
+// ---- the worker's program ----
+
+class Describing {
+ public:
+  Describing(const NodeTools& tools) : output_(tools.arena_folder / "describe") {
+    if (tools.describe.empty()) return;
+    ::unlink(output_.c_str());
+    SpawnOptions options;
+    options.argv = tools.describe;
+    options.argv.push_back("--describe");
+    options.dropped = kept_from_workers();
+    options.output = output_.string();
+    process_ = spawn(options);
+  }
+
+  void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
+    if (!process_) return reply.set_describe_error(process_.error().message);
+    std::optional<ExitStatus> exit;
+    bool late = false;
+    while (!(exit = poll_exit(*process_)) && !late) {
+      late = now() >= deadline || (stop && stop());
+      if (!late) std::this_thread::sleep_for(kPoll);
+    }
+    if (!exit) {
+      (void)end_processes({*process_}, now() + kEndPatience);
+      (void)poll_exit(*process_);
+    }
+    const auto text = read_file(output_);
+    ::unlink(output_.c_str());
+    const std::string said = text ? *text : std::string();
+    if (!exit) return reply.set_describe_error("surefoot-worker --describe did not end in time");
+    // Libraries may have printed before it.
+    const std::size_t line = said.rfind("\n{");
+    const std::string object = line == std::string::npos ? said : said.substr(line + 1);
+    const bool good = exit->code == 0 && object.starts_with('{') && object.size() < kMaxDescription;
+    if (good) return reply.set_description(as_utf8(object));
+    reply.set_describe_error(
+        said.empty() ? fmt::format("surefoot-worker --describe ended with {}", exit->code)
+                     : as_utf8(said.substr(0, kMaxDescription)));
+  }
+
+ private:
+  std::filesystem::path output_;
+  Result<ProcessId> process_ = error(Code::kInvalid, "there is no program to describe the job");
+};
+
+// ---- the machine ----
+
+void look_at_machine(const std::filesystem::path& arena_folder, service::CheckReply& reply) {
+  reply.set_build(build_text());
+  reply.set_cores(static_cast<std::int32_t>(std::thread::hardware_concurrency()));
+  const auto space = look_at_space(arena_folder);
+  if (space) reply.set_arena_free_bytes(space->free_bytes);
+  const auto memory = available_memory();
+  if (!memory) return;
+  const std::int64_t room = cgroup_room("/");
+  reply.set_memory_bytes(room >= 0 ? std::min(room, *memory) : *memory);
+}
+
+}  // namespace
+
+service::CheckReply check_node(const service::Check& request, const NodeTools& tools) {
+  const double seconds = request.seconds() > 0 ? std::min(request.seconds(), kLongest) : 0;
+  const Time deadline =
+      now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  service::CheckReply reply;
+  Connections connections(request);
+  std::optional<Describing> describing;
+  if (request.describe()) describing.emplace(tools);
+  look_at_machine(tools.arena_folder, reply);
+  look_at_store(request, tools.open_store, deadline, reply);
+  connections.await(deadline, tools.stop, reply);
+  if (describing) describing->await(deadline, tools.stop, reply);
+  return reply;
+}
+
+std::string build_text() {
+  return fmt::format("surefoot {}, protocol {}, arena {}", SUREFOOT_VERSION, kProtocol,
+                     arena_format::kArenaVersion);
+}
+
+}  // namespace surefoot

@@ -1,0 +1,434 @@
+#include "launcher/machines.h"
+
+#include <algorithm>
+
+#include "checkpoint/rank_traces.h"
+#include "common/file.h"
+#include "common/log.h"
+
+namespace surefoot {
+namespace {
+
+using namespace std::chrono_literals;
+namespace core = supervisor;
+
+// Below the core's limits for the same effects (supervisor::Rules), so that an answer comes before
+// the core gives up.
+constexpr Duration kServiceStart = 25s;
+constexpr Duration kTraces = 4500ms;
+constexpr Duration kEndHere = 3s;
+constexpr Duration kServiceSilence = 5s;  // arbitrary; of the only machine, whose process is seen
+constexpr Duration kLogs = 2s;            // of one look at a machine's logs
+constexpr Duration kNoticeLeft = 30s;     // of a machine that names no time: what clouds give
+
+std::string outcome_of(const Status& status) {
+  return status ? "done" : status.error().message;
+}
+
+}  // namespace
+
+Machines::Machines(NodeContext context, const core::FleetRules& rules, MachineListener& listener)
+    : context_(std::make_shared<const NodeContext>(std::move(context))),
+      rules_(rules),
+      listener_(listener) {
+  if (context_->alone) machine(0, "localhost");
+}
+
+void Machines::handle() {
+  for (const Inbox::Item& item : inbox_->take()) item();
+}
+
+Machines::Machine& Machines::machine(core::NodeId node, const std::string& name) {
+  Machine& machine = machines_[node];
+  if (!machine.commands) {
+    machine.name = name;
+    begin(machine, node);
+  }
+  return machine;
+}
+
+void Machines::begin(Machine& machine, core::NodeId node) {
+  machine.link = std::make_shared<NodeLink>(context_, machine.name);
+  machine.commands = std::make_unique<TaskThread>(inbox_);
+  WatchReports reports;
+  reports.status = [this, node](const service::StatusReply& status, Time at) {
+    Machine& machine = machines_[node];
+    machine.status = status;
+    machine.answered = at;
+    listener_.answered(node, status, at);
+  };
+  reports.gone = [this, node] {
+    machines_[node].watched = false;
+    machines_[node].status.reset();
+    spdlog::warn("{}: the service is gone", machines_[node].name);
+    tell(core::ServiceLost{node});
+  };
+  reports.silent = [this, node](const std::string& text) {
+    machines_[node].watched = false;
+    machines_[node].status.reset();
+    spdlog::warn("{}: {}", machines_[node].name, text);
+    context_->alone ? tell(core::ServiceLost{node}) : tell(core::NodeLost{node, text});
+  };
+  machine.watch = std::make_unique<ServiceWatch>(inbox_, context_->job_id, std::move(reports));
+  machine.watch->set_pace(pace_);
+}
+
+void Machines::follow(const core::Fleet& fleet) {
+  for (auto& [node, machine] : machines_) {
+    const bool up = node < static_cast<core::NodeId>(fleet.size()) && fleet[node].up();
+    if (up && !machine.watched && machine.prepared) {
+      const bool here = context_->alone || machine.prepared->access.local;
+      const Duration silence = context_->alone ? kServiceSilence : rules_.heartbeat_timeout;
+      machine.watch->watch(machine.prepared->address, silence,
+                           here ? machine.prepared->status.pid() : 0);
+      machine.watched = true;
+    } else if (!up && machine.watched) {
+      machine.watch->rest();
+      machine.watched = false;
+      machine.status.reset();
+      // What is asked of it can take as long as it likes.
+      if (!context_->alone && !machine.commands->idle()) {
+        machine.commands = std::make_unique<TaskThread>(inbox_);
+        machine.link = std::make_shared<NodeLink>(context_, machine.name);
+      }
+    }
+  }
+}
+
+void Machines::set_pace(Duration pace) {
+  if (pace == pace_) return;
+  pace_ = pace;
+  for (auto& [node, machine] : machines_) machine.watch->set_pace(pace);
+}
+
+void Machines::ask_at_once() {
+  for (auto& [node, machine] : machines_) machine.watch->now_at_once();
+}
+
+// ---- Services ----
+
+std::vector<std::string> Machines::peers_of(core::NodeId node) const {
+  // Arbitrary: enough to see a network that is cut in two, and few enough for a thousand machines.
+  constexpr std::size_t kMostPeers = 8;
+  std::vector<std::string> peers;
+  for (const auto& [other, machine] : machines_) {
+    if (other == node || !machine.watched || peers.size() == kMostPeers) continue;
+    const std::string& endpoint = machine.prepared->access.endpoint;
+    // The supervisor's own machine listens for itself only.
+    const bool reachable = endpoint.starts_with("tcp://") && !machine.prepared->access.local;
+    if (reachable) peers.push_back(endpoint.substr(6));
+  }
+  return peers;
+}
+
+void Machines::start_service(const core::StartService& effect, const std::string& name,
+                             std::int64_t action) {
+  Machine& machine = this->machine(effect.node, name);
+  const Duration patience = context_->alone ? kServiceStart : rules_.check_timeout * 9 / 10;
+  machine.commands->start([this, link = machine.link, effect, patience, action,
+                           peers = peers_of(effect.node)]() -> Inbox::Item {
+    auto result = link->prepare(effect.spare, peers, now() + patience);
+    return [this, effect, action, result = std::move(result)] {
+      prepared(effect.node, result, action);
+    };
+  });
+}
+
+void Machines::prepared(core::NodeId node, const Result<NodeLink::Prepared>& result,
+                        std::int64_t action) {
+  listener_.performed(action, result ? "done" : result.error().message);
+  if (!result) return tell(core::ServiceStartFailed{result.error().message, node});
+  Machine& machine = machines_[node];
+  machine.prepared = *result;
+  machine.watched = false;
+  core::ServiceAnswered answer = result->answer;
+  answer.node = node;
+  tell(std::move(answer));
+}
+
+// ---- The gang ----
+
+void Machines::drain(const core::Fleet& fleet, Attempt attempt, std::int64_t action) {
+  for (auto& [node, machine] : machines_) {
+    const core::Node& known = fleet[node];
+    if (!context_->alone && (!known.in_gang || !known.up())) continue;
+    machine.commands->start([link = machine.link, attempt, name = machine.name]() -> Inbox::Item {
+      const Status asked = link->drain(attempt);
+      return [name, asked] {
+        if (!asked) spdlog::warn("{}: {}", name, asked.error().message);
+      };
+    });
+  }
+  listener_.performed(action, "done");
+}
+
+void Machines::tell_everyone(const core::Fleet& fleet, std::int64_t action) {
+  for (auto& [node, machine] : machines_) {
+    if (!fleet[node].up()) continue;
+    const Time leaves = fleet[node].leaves_at.value_or(now() + kNoticeLeft);
+    machine.commands->start([link = machine.link, leaves, name = machine.name]() -> Inbox::Item {
+      const Status told = link->tell_everyone(std::max<Duration>(leaves - now(), 0s));
+      return [name, told] {
+        if (!told) spdlog::warn("{}: {}", name, told.error().message);
+      };
+    });
+  }
+  listener_.performed(action, "done");
+}
+
+void Machines::end_gang(const core::Fleet& fleet, Attempt attempt, const std::optional<Gang>& gang,
+                        std::int64_t action) {
+  if (ending_.action != 0) listener_.performed(ending_.action, "asked again");
+  ending_ = Round{++rounds_, action, {kHere}, {}, false};
+  for (auto& [node, machine] : machines_) {
+    if (!context_->alone && (!fleet[node].in_gang || !fleet[node].up())) continue;
+    ending_.open.insert(node);
+    machine.commands->start([this, link = machine.link, node, attempt, round = ending_.number,
+                             from = machine.watch->records_from()]() -> Inbox::Item {
+      auto end = link->end_gang(attempt, from);
+      return
+          [this, node, attempt, round, end = std::move(end)] { ended(round, node, attempt, end); };
+    });
+  }
+  here_.start([this, gang, attempt, round = ending_.number]() -> Inbox::Item {
+    NodeLink::Ended end;
+    end.reached = true;
+    if (auto mine = gang) end.ended = mine->end(now() + kEndHere);
+    return [this, attempt, round, end] { ended(round, kHere, attempt, end); };
+  });
+}
+
+void Machines::ended(std::uint64_t round, core::NodeId node, Attempt attempt,
+                     const NodeLink::Ended& end) {
+  // The last words come before the end, or it would be judged by less than is known.
+  if (node != kHere && end.last && machines_[node].watched) {
+    machines_[node].status = end.last;
+    machines_[node].answered = now();
+    listener_.answered(node, *end.last, now());
+  }
+  if (round != ending_.number || ending_.open.erase(node) == 0) return;
+  // Of the only machine: what it runs is found as processes of mpirun's session all the same.
+  if (!end.reached && !context_->alone) {
+    ending_.lost = true;
+    tell(core::NodeLost{node, "it has not answered for 1 s after the end of its gang"});
+  }
+  if (end.reached && !end.ended && end.ended.error().code != Code::kRetry && ending_.failed.empty())
+    ending_.failed = end.ended.error().message;
+  check_ending(attempt);
+}
+
+void Machines::check_ending(Attempt attempt) {
+  if (!ending_.open.empty()) return;
+  const Round round = std::exchange(ending_, Round{});
+  listener_.performed(round.action, round.failed.empty() ? "done" : round.failed);
+  // The core asks again, without those that are lost.
+  if (round.lost) return;
+  round.failed.empty() ? tell(core::GangEnded{attempt})
+                       : tell(core::GangNotEnded{attempt, round.failed});
+}
+
+// ---- Logs ----
+
+void Machines::follow_logs(core::NodeId node, Attempt attempt, const std::vector<int>& ranks) {
+  Machine& machine = machines_[node];
+  machine.mirror.reset();
+  if (context_->alone || !machine.prepared || machine.prepared->access.local ||
+      machine.prepared->status.shares_directory())
+    return;
+  machine.mirror = std::make_shared<LogMirror>(context_->directory.attempt_logs(attempt),
+                                               machine.prepared->access.host, attempt, ranks);
+  machine.logs = std::make_unique<TaskThread>(inbox_);
+}
+
+void Machines::mirror_logs() {
+  for (auto& [node, machine] : machines_) {
+    if (!machine.mirror || !machine.watched || !machine.logs->idle()) continue;
+    machine.logs->start([mirror = machine.mirror, address = machine.prepared->address,
+                         id = context_->job_id]() -> Inbox::Item {
+      ServiceClient client(address, id);
+      const auto call = [&](service::Request request, Time deadline) {
+        return client.call(std::move(request), deadline);
+      };
+      (void)mirror->pull(call, now() + kLogs);
+      return {};
+    });
+  }
+}
+
+std::vector<RankPlace> Machines::places(const std::set<core::NodeId>& nodes,
+                                        Attempt attempt) const {
+  std::vector<RankPlace> places;
+  for (const core::NodeId node : nodes) {
+    const service::StatusReply* status = this->status(node);
+    if (status == nullptr) continue;
+    const std::string host = context_->alone ? host_name() : machines_.at(node).name;
+    for (const service::RankStatus& rank : status->ranks()) {
+      if (rank.attempt() != attempt.value || !rank.alive()) continue;
+      places.push_back({node, host, rank.rank(), Step{rank.step()},
+                        phase_named(rank.phase()).value_or(Phase::kStarting)});
+    }
+  }
+  return places;
+}
+
+void Machines::collect_traces(const core::Fleet& fleet, Attempt attempt,
+                              const std::optional<Gang>& gang, std::int64_t action) {
+  tracing_ = Round{++rounds_, action, {}, {}, false};
+  traces_ = "Taken since no step was finished in time.\n";
+  std::set<std::int32_t> told;  // by the service of this machine
+  for (auto& [node, machine] : machines_) {
+    if (!context_->alone && (!fleet[node].in_gang || !fleet[node].up())) continue;
+    tracing_.open.insert(node);
+    if (machine.status && local(node)) {
+      for (const auto& rank : machine.status->ranks()) told.insert(rank.pid());
+    }
+    machine.commands->start([this, link = machine.link, node, attempt, name = machine.name,
+                             round = tracing_.number]() -> Inbox::Item {
+      const auto text = link->trace(attempt, kTraces);
+      return [this, node, attempt, round,
+              text = fmt::format("\n==== {}\n{}\n", name, text ? *text : text.error().message)] {
+        traced(round, node, attempt, text);
+      };
+    });
+  }
+  awaited_ = awaited_rank(places(tracing_.open, attempt)).value_or(core::Culprit{});
+  tracing_.open.insert(kHere);
+  here_.start([this, gang, told, attempt, round = tracing_.number]() -> Inbox::Item {
+    std::vector<TracedProcess> others;
+    for (const ProcessId& process : gang ? gang->processes() : std::vector<ProcessId>{}) {
+      if (!told.contains(process.pid)) others.push_back({process, "not a registered worker", {}});
+    }
+    return [this, attempt, round,
+            text = "\n==== mpirun's session\n" + trace_processes(others, now() + kTraces)] {
+      traced(round, kHere, attempt, text);
+    };
+  });
+}
+
+void Machines::traced(std::uint64_t round, core::NodeId node, Attempt attempt,
+                      const std::string& text) {
+  if (round != tracing_.number || tracing_.open.erase(node) == 0) return;
+  traces_ += text;
+  if (!tracing_.open.empty()) return;
+  const auto file = context_->directory.attempt_logs(attempt) / "traces.txt";
+  here_.start([this, file, attempt, action = tracing_.action, traces = std::exchange(traces_, {}),
+               awaited = awaited_]() -> Inbox::Item {
+    const Status written = write_file_atomically(file, traces);
+    return [this, attempt, action, awaited, outcome = outcome_of(written)] {
+      listener_.performed(action, outcome);
+      tell(core::TracesCollected{attempt, awaited});
+    };
+  });
+}
+
+// ---- The end of the job ----
+
+void Machines::finish(core::NodeId node, Step step, Duration patience, std::int64_t action) {
+  Machine& machine = this->machine(node, {});
+  machine.commands->start(
+      [this, link = machine.link, node, step, patience, action]() -> Inbox::Item {
+        auto result = link->finish(step, now() + patience);
+        return [this, node, step, action, result = std::move(result)] {
+          listener_.performed(action, result ? "done" : result.error().message);
+          if (!result) {
+            return tell(
+                core::FinishFailed{result.error().message, result.error().code == Code::kRetry});
+          }
+          listener_.has_result(
+              {result->weights_sha256(), result->state_sha256(), result->folder(), step.value});
+          for (auto& [other, machine] : machines_) {
+            if (other == node || !machine.watched) continue;
+            machine.commands->start([link = machine.link, step]() -> Inbox::Item {
+              (void)link->finished_elsewhere(step);
+              return [] {};
+            });
+          }
+          tell(core::JobFinished{});
+        };
+      });
+}
+
+void Machines::flush(const std::vector<core::NodeId>& nodes, std::int64_t action) {
+  flush_next(nodes, action, "no machine answers");
+}
+
+void Machines::flush_next(std::vector<core::NodeId> nodes, std::int64_t action,
+                          std::string failed) {
+  if (nodes.empty()) {
+    listener_.performed(action, failed);
+    return tell(core::ArenaFlushed{false, failed});
+  }
+  Machine& machine = this->machine(nodes.front(), {});
+  nodes.erase(nodes.begin());
+  machine.commands->start([this, link = machine.link, nodes, action]() -> Inbox::Item {
+    const Status flushed = link->flush();
+    return [this, nodes, action, flushed] {
+      if (!flushed) return flush_next(nodes, action, flushed.error().message);
+      listener_.performed(action, "done");
+      tell(core::ArenaFlushed{true, ""});
+    };
+  });
+}
+
+void Machines::free(std::int64_t action) {
+  freeing_ = Round{++rounds_, action, {}, {}, false};
+  for (auto& [node, machine] : machines_) {
+    // One that is out now ends by itself after arena_ttl.
+    if (!context_->alone && !machine.watched) continue;
+    freeing_.open.insert(node);
+  }
+  for (const core::NodeId node : freeing_.open) {
+    Machine& machine = machines_[node];
+    machine.commands->start(
+        [this, link = machine.link, node, round = freeing_.number]() -> Inbox::Item {
+          const Status result = link->free();
+          return [this, node, round, result] { freed(round, node, result); };
+        });
+  }
+  if (freeing_.open.empty()) freed(freeing_.number, kHere, {});
+}
+
+void Machines::freed(std::uint64_t round, core::NodeId node, const Status& result) {
+  if (round != freeing_.number) return;
+  freeing_.open.erase(node);
+  if (!result && freeing_.failed.empty()) freeing_.failed = result.error().message;
+  if (!freeing_.open.empty()) return;
+  const Round done = std::exchange(freeing_, Round{});
+  // Of mpirun's files: this machine may have run no service.
+  std::error_code not_empty;
+  std::filesystem::remove(context_->arena_folder, not_empty);
+  listener_.performed(done.action, done.failed.empty() ? "done" : done.failed);
+  tell(core::ArenaFreed{done.failed.empty(), done.failed});
+}
+
+// ---- What is known ----
+
+const service::StatusReply* Machines::status(core::NodeId node) const {
+  const auto found = machines_.find(node);
+  return found == machines_.end() || !found->second.status ? nullptr : &*found->second.status;
+}
+
+std::optional<Time> Machines::answered_at(core::NodeId node) const {
+  const auto found = machines_.find(node);
+  if (found == machines_.end() || !found->second.status) return std::nullopt;
+  return found->second.answered;
+}
+
+std::string Machines::endpoint(core::NodeId node) const {
+  const auto found = machines_.find(node);
+  return found == machines_.end() || !found->second.prepared
+             ? std::string()
+             : found->second.prepared->access.endpoint;
+}
+
+bool Machines::local(core::NodeId node) const {
+  if (context_->alone) return true;
+  const auto found = machines_.find(node);
+  return found != machines_.end() && found->second.prepared && found->second.prepared->access.local;
+}
+
+void Machines::close(Time deadline) {
+  here_.finish(deadline);
+}
+
+}  // namespace surefoot

@@ -1,0 +1,223 @@
+#include "launcher/node_link.h"
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "checkpoint/arena.h"
+#include "common/file.h"
+#include "common/process.h"
+
+namespace surefoot {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Each is below the core's limit for the same effect (supervisor::Rules), so that its answer comes
+// before the core gives up.
+constexpr Duration kEndGang = 3s;
+constexpr Duration kFlush = 4min;
+constexpr Duration kFree = 10s;
+constexpr Duration kAsk = 1s;
+constexpr Duration kReach = 1s;  // of a machine after its gang's end
+constexpr Duration kLastWords = 2s;
+
+// What machines have to have in common, from `surefoot-worker --describe`.
+Result<supervisor::NodeFacts> facts_of(const service::CheckReply& check, const std::string& name) {
+  if (check.unreachable_size() > 0) {
+    return error(Code::kRetry, "{}: has no way to other machines of the job: {}", name,
+                 check.unreachable(0));
+  }
+  if (!check.describe_error().empty())
+    return error(Code::kInvalid, "{}: {}", name, check.describe_error());
+  const auto json = nlohmann::json::parse(check.description(), nullptr, false);
+  if (!json.is_object())
+    return error(Code::kInvalid, "{}: surefoot-worker --describe says nothing readable", name);
+  supervisor::NodeFacts facts;
+  facts.numerics_id = json.value("numerics_id", "");
+  facts.training_hash = json.value("training_hash", "");
+  return facts;
+}
+
+}  // namespace
+
+NodeLink::NodeLink(std::shared_ptr<const NodeContext> context, std::string name)
+    : context_(std::move(context)), name_(std::move(name)) {
+  // The folder's socket needs no answer from the machine: it can be asked before it is prepared.
+  if (context_->alone)
+    client_.emplace(ServiceAddress(context_->arena_folder, context_->keys), context_->job_id);
+}
+
+Result<service::Reply> NodeLink::call(service::Request request, Time deadline) {
+  if (!client_) return error(Code::kRetry, "{}: its service was not found yet", name_);
+  return client_->call(std::move(request), deadline);
+}
+
+Result<service::StatusReply> NodeLink::status(std::uint64_t records_from, Time deadline) {
+  service::Request request;
+  request.mutable_status()->set_records_from(records_from);
+  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
+  return reply.status();
+}
+
+Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<std::string>& peers,
+                                             Time deadline) {
+  Prepared prepared{{}, ServiceAddress(context_->arena_folder, context_->keys), {}, {}};
+  if (context_->alone) {
+    SUREFOOT_TRY(ensure_service(*client_, context_->service, deadline));
+  } else {
+    SUREFOOT_ASSIGN(prepared.access, bootstrap(name_, context_->others, deadline));
+    here_ = prepared.access.local;
+    if (!here_)
+      prepared.address = ServiceAddress::elsewhere(prepared.access.endpoint, context_->keys);
+    client_.emplace(prepared.address, context_->job_id);
+    service::Request request;
+    request.mutable_end_gang()->set_below(spare.value);
+    SUREFOOT_TRY(call(std::move(request), deadline));
+  }
+  SUREFOOT_ASSIGN(prepared.status, status(~std::uint64_t{0}, deadline));
+  shares_directory_ = prepared.status.shares_directory();
+  const std::string boot = prepared.status.boot_id();
+  if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
+    SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, deadline));
+    SUREFOOT_ASSIGN(facts_, facts_of(reply.check(), name_));
+    checked_boot_ = boot;
+  }
+  facts_.boot_id = boot;
+  prepared.answer = {Step{prepared.status.ready_step()}, Step{prepared.status.durable_step()}, 0,
+                     facts_};
+  return prepared;
+}
+
+// The first one's object is there before anybody looks for it.
+Status NodeLink::probe_store(Time deadline) {
+  StoreProbe& probe = *context_->probe;
+  std::unique_lock turn = probe.turn();
+  const bool first = probe.put_by.empty();
+  if (!first) turn.unlock();
+  service::Request request;
+  service::Check& check = *request.mutable_check();
+  check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
+  first ? check.set_put_probe(probe.name()) : check.set_get_probe(probe.name());
+  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
+  if (!reply.check().put_error().empty()) {
+    return error(Code::kRetry, "{}: cannot write to checkpoint.to: {}", name_,
+                 reply.check().put_error());
+  }
+  if (!reply.check().get_error().empty()) {
+    return error(Code::kInvalid, "checkpoint.to is not shared between {} and {}: {}", probe.put_by,
+                 name_, reply.check().get_error());
+  }
+  if (first) probe.put_by = name_;
+  return {};
+}
+
+Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers, Time deadline) {
+  SUREFOOT_TRY(probe_store(deadline));
+  service::Request request;
+  service::Check& check = *request.mutable_check();
+  check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
+  for (const std::string& peer : peers) check.add_connect_to(peer);
+  check.set_describe(true);
+  return call(std::move(request), deadline);
+}
+
+Status NodeLink::drain(Attempt attempt) {
+  service::Request request;
+  request.mutable_ask()->set_drain(true);
+  if (!context_->alone) request.mutable_ask()->set_attempt(attempt.value);
+  auto reply = call(std::move(request), now() + kAsk);
+  return reply ? Status() : Status(reply.error());
+}
+
+Status NodeLink::tell_everyone(Duration left) {
+  service::Request request;
+  request.mutable_notice()->set_deadline_seconds(seconds(left));
+  request.mutable_notice()->set_everyone(true);
+  auto reply = call(std::move(request), now() + kAsk);
+  return reply ? Status() : Status(reply.error());
+}
+
+NodeLink::Ended NodeLink::end_gang(Attempt attempt, std::uint64_t records_from) {
+  Ended ended;
+  ended.reached = status(~std::uint64_t{0}, now() + kReach).has_value();
+  if (!ended.reached) return ended;
+  service::Request request;
+  request.mutable_end_gang()->set_below(attempt.next().value);
+  auto reply = call(std::move(request), now() + kEndGang);
+  if (!reply) ended.ended = reply.error();
+  if (auto last = status(records_from, now() + kLastWords)) ended.last = *std::move(last);
+  return ended;
+}
+
+Result<std::string> NodeLink::trace(Attempt attempt, Duration patience) {
+  constexpr Duration kWay = 500ms;
+  service::Request request;
+  request.mutable_trace()->set_attempt(attempt.value);
+  request.mutable_trace()->set_seconds(seconds(patience - kWay));
+  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), now() + patience));
+  return reply.trace().text();
+}
+
+Result<service::FinishReply> NodeLink::finish(Step step, Time deadline) {
+  service::Request request;
+  request.mutable_finish()->set_step(step.value);
+  SUREFOOT_ASSIGN(service::Reply reply, call(std::move(request), deadline));
+  service::FinishReply& finish = *reply.mutable_finish();
+  if (here_ || shares_directory_) return finish;
+  SUREFOOT_ASSIGN(const Exported exported,
+                  context_->bring_model(step, finish.weights_sha256(), deadline));
+  finish.set_folder(exported.folder.string());
+  return finish;
+}
+
+Status NodeLink::finished_elsewhere(Step step) {
+  service::Request request;
+  request.mutable_finish()->set_step(step.value);
+  request.mutable_finish()->set_elsewhere(true);
+  auto reply = call(std::move(request), now() + kAsk);
+  return reply ? Status() : Status(reply.error());
+}
+
+Status NodeLink::shut_down(bool flush, bool remove, Duration patience) {
+  service::Request request;
+  request.mutable_shutdown()->set_flush(flush);
+  request.mutable_shutdown()->set_remove(remove);
+  auto reply = call(std::move(request), now() + patience);
+  return reply ? Status() : Status(reply.error());
+}
+
+Status NodeLink::flush() {
+  return shut_down(true, false, kFlush);
+}
+
+Status NodeLink::free() {
+  return here_ ? free_folder() : shut_down(false, true, kFree / 2);
+}
+
+// The folder goes when no service holds its lock any more: one that answers and refuses has a
+// reason, one that hangs is ended.
+Status NodeLink::free_folder() {
+  const Time deadline = now() + kFree;
+  const std::filesystem::path& folder = context_->arena_folder;
+  if (!std::filesystem::exists(folder)) return {};
+  const Status asked = shut_down(false, true, kFree / 2);
+  if (!asked && status(~std::uint64_t{0}, now() + kAsk)) return asked.error();
+  for (bool ended = false;;) {
+    auto lock = FolderLock::take(folder, "service.lock");
+    if (lock || lock.error().code != Code::kStale) break;
+    if (now() > deadline) return lock.error();
+    if (!asked && !ended) {
+      ended = true;
+      const auto holder = read_file((folder / "service.lock").string());
+      const auto process = process_of(holder ? std::atoi(holder->c_str()) : 0);
+      if (process) SUREFOOT_TRY(end_processes({*process}, deadline));
+    }
+    std::this_thread::sleep_for(5ms);
+  }
+  std::error_code failed;
+  std::filesystem::remove_all(folder, failed);
+  if (failed) return error(Code::kRetry, "cannot remove {}: {}", folder.string(), failed.message());
+  return {};
+}
+
+}  // namespace surefoot

@@ -1,0 +1,519 @@
+// What every watcher of a metadata service must do, over real sockets against a mock of the
+// service, with all the answers that it must survive.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/http.h"
+#include "launcher/notice/testing/mock_metadata.h"
+#include "launcher/notice/watchers.h"
+
+namespace surefoot::notice {
+namespace {
+
+using namespace std::chrono_literals;
+using config::Recovery;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr Duration kPatience = 30s;  // far more than anything here takes
+constexpr Duration kLead = 45s;
+constexpr Pace kQuick{.longest_interval = 5ms, .longest_patience = 30s};
+// Where a question must end by itself. Longer than any answer takes, and than no held one.
+constexpr Pace kImpatient{.longest_interval = 5ms, .longest_patience = 200ms};
+
+template <class Predicate>
+bool eventually(const Predicate& predicate) {
+  for (const Time deadline = now() + kPatience; now() < deadline; ::usleep(2000)) {
+    if (predicate()) return true;
+  }
+  return predicate();
+}
+
+WallTime wall_in(Duration in) {
+  return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now() + in);
+}
+
+// A mock, and a watcher of one kind that looks at it.
+class Watched {
+ public:
+  explicit Watched(SourceKind kind, Pace pace = kQuick, MockMetadata::Options options = {},
+                   const std::string& machine = "host") {
+    auto mock = MockMetadata::start(std::move(options));
+    SUREFOOT_CHECK(mock.has_value());
+    mock_ = std::move(*mock);
+    watcher_ = std::make_unique<Watcher>(Recovery::NoticeSource_Name(kind),
+                                         make_source(kind, {mock_->url(), kLead, "", machine}),
+                                         desk_, pace);
+  }
+  MockMetadata& mock() { return *mock_; }
+  Watcher& watcher() { return *watcher_; }
+  MachineNotices look(bool safe = false) { return desk_->look(safe, now()); }
+
+  bool hears_of_it() {
+    return eventually([&] { return look().leave.has_value(); });
+  }
+  // So many answers more. A held question has to be let go first.
+  bool sees_answers(int count) {
+    const int from = mock_->questions();
+    return eventually([&] { return mock_->questions() >= from + count; });
+  }
+  bool sees_spoiled(int count) {
+    return eventually([&] { return mock_->spoiled() >= count; });
+  }
+
+ private:
+  std::unique_ptr<MockMetadata> mock_;
+  std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+  std::unique_ptr<Watcher> watcher_;
+};
+
+class Contract : public testing::TestWithParam<SourceKind> {
+ protected:
+  [[nodiscard]] static std::string cloud() { return Recovery::NoticeSource_Name(GetParam()); }
+  // Deviations: gcp says that the machine goes, not when; only azure calls off.
+  [[nodiscard]] static bool names_a_time() { return GetParam() != Recovery::gcp; }
+  [[nodiscard]] static bool calls_off() { return GetParam() == Recovery::azure; }
+  [[nodiscard]] static Duration expected(Duration in) { return names_a_time() ? in : kLead; }
+};
+
+TEST_P(Contract, SaysNothingWhileNothingIsPlanned) {
+  Watched watched(GetParam());
+  // The first of a held question's answers comes at once.
+  ASSERT_TRUE(watched.sees_answers(3));
+  const MachineNotices told = watched.look();
+  EXPECT_FALSE(told.leave);
+  EXPECT_FALSE(told.checkpoint);
+  EXPECT_THAT(told.warnings, IsEmpty());
+}
+
+TEST_P(Contract, TellsOfANoticeWithItsDeadline) {
+  Watched watched(GetParam());
+  ASSERT_TRUE(watched.sees_answers(1));
+  const Time before = now();
+  watched.mock().announce(wall_in(120s));
+  ASSERT_TRUE(watched.hears_of_it());
+  const auto leave = watched.look().leave;
+  EXPECT_EQ(leave->source, cloud());
+  EXPECT_NE(leave->id, "");
+  // The clouds' times are of whole seconds.
+  EXPECT_GT(leave->deadline, before + expected(120s) - 2s);
+  EXPECT_LE(leave->deadline, now() + expected(120s));
+}
+
+TEST_P(Contract, TellsOfANoticeThatWasThereBeforeIt) {
+  auto mock = MockMetadata::start({});
+  ASSERT_TRUE(mock);
+  (*mock)->announce(wall_in(120s));
+  const auto desk = std::make_shared<Desk>();
+  const Watcher watcher(cloud(), make_source(GetParam(), {(*mock)->url(), kLead, "", "me"}), desk,
+                        kQuick);
+  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+}
+
+TEST_P(Contract, TakesNowPlusTwoMinutesAtEachQuestionAsOneEvent) {
+  Watched watched(GetParam(), kImpatient);
+  watched.mock().announce_rolling(120s);
+  ASSERT_TRUE(watched.hears_of_it());
+  const auto first = watched.look().leave;
+  ASSERT_TRUE(watched.sees_answers(20));
+  const auto later = watched.look().leave;
+  EXPECT_EQ(later->id, first->id);
+  EXPECT_LE(later->deadline, first->deadline);
+  EXPECT_GT(later->deadline, first->deadline - 3s);
+}
+
+TEST_P(Contract, TakesTheEarliestDeadline) {
+  if (!names_a_time()) return;
+  Watched watched(GetParam());
+  watched.mock().announce(wall_in(120s));
+  ASSERT_TRUE(watched.hears_of_it());
+  const auto first = watched.look().leave;
+  watched.mock().announce(wall_in(60s));
+  EXPECT_TRUE(eventually([&] { return watched.look().leave->deadline < first->deadline - 50s; }));
+  EXPECT_EQ(watched.look().leave->id, first->id);
+  watched.mock().announce(wall_in(90s));
+  ASSERT_TRUE(watched.sees_answers(10));
+  EXPECT_LT(watched.look().leave->deadline, first->deadline - 50s);
+}
+
+TEST_P(Contract, IgnoresADeadlineInThePastAndTakesTheNextOne) {
+  if (!names_a_time()) return;
+  Watched watched(GetParam());
+  watched.mock().announce(wall_in(-60s));
+  ASSERT_TRUE(watched.sees_answers(10));
+  EXPECT_FALSE(watched.look().leave);
+  watched.mock().announce(wall_in(120s));
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+TEST_P(Contract, AReclaimStandsUnlessTheCloudCallsOff) {
+  Watched watched(GetParam(), kImpatient);
+  watched.mock().announce(wall_in(120s));
+  ASSERT_TRUE(watched.hears_of_it());
+  watched.mock().call_off();
+  if (calls_off()) {
+    EXPECT_TRUE(eventually([&] { return !watched.look().leave; }));
+  } else {
+    ASSERT_TRUE(watched.sees_answers(10));
+    EXPECT_TRUE(watched.look().leave);
+  }
+}
+
+TEST_P(Contract, UsesNoProxyOfTheEnvironment) {
+  static constexpr std::array kVariables = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
+  for (const char* variable : kVariables) ::setenv(variable, "http://127.0.0.1:1", 1);
+  {
+    Watched watched(GetParam());
+    watched.mock().announce(wall_in(120s));
+    EXPECT_TRUE(watched.hears_of_it());
+  }
+  for (const char* variable : kVariables) ::unsetenv(variable);
+}
+
+TEST_P(Contract, FollowsNoRedirect) {
+  auto elsewhere = MockMetadata::start({});
+  ASSERT_TRUE(elsewhere);
+  (*elsewhere)->announce(wall_in(120s));
+  MockMetadata::Options options;
+  options.redirect = (*elsewhere)->url();
+  Watched watched(GetParam(), kQuick, options);
+  watched.mock().spoil(Spoiled::kRedirected);
+  ASSERT_TRUE(watched.sees_spoiled(10));
+  EXPECT_EQ((*elsewhere)->questions(), 0);
+  EXPECT_EQ((*elsewhere)->tokens_given(), 0);
+  EXPECT_FALSE(watched.look().leave);
+}
+
+TEST_P(Contract, StopsWhileTheServiceHangs) {
+  Watched watched(GetParam());
+  watched.mock().spoil(Spoiled::kHanging);
+  ASSERT_TRUE(watched.sees_spoiled(1));
+  const Time deadline = now() + kPatience;
+  watched.watcher().stop(deadline);
+  EXPECT_LT(now(), deadline) << "it was left behind";
+}
+
+TEST_P(Contract, GoesOnWhenAQuestionIsNeverAnswered) {
+  Watched watched(GetParam(), kImpatient);
+  watched.mock().spoil(Spoiled::kHanging);
+  ASSERT_TRUE(watched.sees_spoiled(4));
+  watched.mock().announce(wall_in(120s));
+  watched.mock().spoil(Spoiled::kNot);
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+TEST_P(Contract, GoesOnWhenNobodyListens) {
+  auto mock = MockMetadata::start({});
+  ASSERT_TRUE(mock);
+  const int port = (*mock)->port();
+  const std::string url = (*mock)->url();
+  mock->reset();
+  const auto desk = std::make_shared<Desk>();
+  const Watcher watcher(cloud(), make_source(GetParam(), {url, kLead, "", "me"}), desk, kQuick);
+  ::usleep(50'000);  // not waited for: so that it has probably been refused once
+  auto again = MockMetadata::start({.port = port});
+  ASSERT_TRUE(again) << again.error().message;
+  (*again)->announce(wall_in(120s));
+  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+}
+
+std::string name_of(SourceKind kind) {
+  return Recovery::NoticeSource_Name(kind);
+}
+const auto kClouds = testing::Values(Recovery::aws, Recovery::gcp, Recovery::azure,
+                                     Recovery::alibaba, Recovery::tencent, Recovery::volcengine);
+INSTANTIATE_TEST_SUITE_P(Clouds, Contract, kClouds,
+                         [](const auto& param) { return name_of(param.param); });
+
+struct Bad {
+  Spoiled how;
+  const char* name;
+};
+class BadAnswers : public testing::TestWithParam<std::tuple<SourceKind, Bad>> {};
+
+TEST_P(BadAnswers, AreNoNoticeAndEndNothing) {
+  const auto& [kind, bad] = GetParam();
+  Watched watched(kind);
+  // In the middle of a life, and from its beginning.
+  ASSERT_TRUE(watched.sees_answers(1));
+  watched.mock().spoil(bad.how);
+  ASSERT_TRUE(watched.sees_spoiled(8));
+  const MachineNotices told = watched.look();
+  EXPECT_FALSE(told.leave);
+  EXPECT_FALSE(told.checkpoint);
+  EXPECT_THAT(told.warnings, IsEmpty());
+  watched.mock().announce(wall_in(120s));
+  watched.mock().spoil(Spoiled::kNot);
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Clouds, BadAnswers,
+    testing::Combine(kClouds,
+                     testing::Values(Bad{Spoiled::kUnauthorized, "Unauthorized"},
+                                     Bad{Spoiled::kForbidden, "Forbidden"},
+                                     Bad{Spoiled::kBroken, "Broken"}, Bad{Spoiled::kBusy, "Busy"},
+                                     Bad{Spoiled::kRedirected, "Redirected"},
+                                     Bad{Spoiled::kHtml, "Html"}, Bad{Spoiled::kEmpty, "Empty"},
+                                     Bad{Spoiled::kHuge, "Huge"}, Bad{Spoiled::kCut, "Cut"},
+                                     Bad{Spoiled::kSilent, "Silent"},
+                                     Bad{Spoiled::kNoTime, "NoTime"})),
+    [](const auto& param) {
+      return name_of(std::get<0>(param.param)) + "_" + std::get<1>(param.param).name;
+    });
+
+// ---- aws ----
+
+TEST(Aws, RenewsATokenThatIsWorthNothingAnyMore) {
+  Watched watched(Recovery::aws);
+  ASSERT_TRUE(watched.sees_answers(6));
+  EXPECT_EQ(watched.mock().tokens_given(), 1);
+  watched.mock().expire_tokens();
+  watched.mock().announce(wall_in(120s));
+  EXPECT_TRUE(watched.hears_of_it());
+  EXPECT_EQ(watched.mock().tokens_given(), 2);
+}
+
+TEST(Aws, AsksWithoutATokenWhereThereIsNone) {
+  Watched watched(Recovery::aws, kQuick, {.tokens = false});
+  watched.mock().announce(wall_in(120s));
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+TEST(Aws, ARaisedRiskAsksForACheckpoint) {
+  Watched watched(Recovery::aws);
+  watched.mock().set_aws_rebalance(R"({"noticeTime": "2020-10-26T14:14:14Z"})");
+  EXPECT_TRUE(eventually([&] { return watched.look().checkpoint; }));
+  EXPECT_THAT(watched.look().warnings, ElementsAre(HasSubstr("may be taken soon")));
+  EXPECT_FALSE(watched.look().leave);
+}
+
+TEST(Aws, AMaintenanceThatIsFarAwayIsAWarning) {
+  Watched watched(Recovery::aws);
+  watched.mock().set_aws_maintenance(
+      R"([{"NotBefore": "21 Jan 2199 09:00:43 GMT", "Code": "system-reboot", "EventId": "instance-event-0d5", "State": "active"}])");
+  EXPECT_TRUE(eventually([&] { return watched.look().checkpoint; }));
+  EXPECT_THAT(watched.look().warnings, ElementsAre(HasSubstr("instance-event-0d5")));
+  EXPECT_FALSE(watched.look().leave);
+  watched.mock().set_aws_maintenance("");
+  EXPECT_TRUE(eventually([&] { return watched.look().warnings.empty(); }));
+}
+
+// ---- gcp ----
+
+TEST(Gcp, TerminationForMaintenanceMakesTheMachineGoAndMigrationDoesNot) {
+  Watched watched(Recovery::gcp);
+  watched.mock().set_gcp_maintenance("MIGRATE_ON_HOST_MAINTENANCE");
+  EXPECT_TRUE(eventually([&] { return watched.look().checkpoint; }));
+  EXPECT_FALSE(watched.look().leave);
+  watched.mock().set_gcp_maintenance("TERMINATE_ON_HOST_MAINTENANCE");
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+// ---- azure ----
+
+TEST(Azure, IsApprovedOnceWhenTheStateIsSafe) {
+  Watched watched(Recovery::azure);
+  watched.mock().announce(wall_in(120s));
+  ASSERT_TRUE(watched.hears_of_it());
+  ASSERT_TRUE(watched.sees_answers(5));
+  EXPECT_THAT(watched.mock().approved(), IsEmpty());
+  const std::string id = watched.look(/*safe=*/true).leave->id;
+  ASSERT_TRUE(eventually([&] { return !watched.mock().approved().empty(); }));
+  ASSERT_TRUE(watched.sees_answers(5));
+  EXPECT_THAT(watched.mock().approved(), ElementsAre(id));
+}
+
+TEST(Azure, TakesEventsOfOtherMachinesForNothing) {
+  Watched watched(Recovery::azure, kQuick, {.machine = "trainer_3"}, "trainer_2");
+  watched.mock().set_azure_events(
+      R"({"EventId": "a", "EventType": "Preempt", "Resources": ["trainer_2"], "EventStatus": "Started", "NotBefore": ""})");
+  ASSERT_TRUE(watched.sees_answers(10));
+  EXPECT_FALSE(watched.look().leave);
+  watched.mock().set_azure_events(
+      R"({"EventId": "b", "EventType": "Preempt", "Resources": ["trainer_3"], "EventStatus": "Started", "NotBefore": ""})");
+  EXPECT_TRUE(watched.hears_of_it());
+}
+
+class Recorder final : public Asker {
+ public:
+  Answer ask(const Question& question) override {
+    questions.push_back(question);
+    return {200, "", question.url.ends_with("text") ? "me" : R"({"Events": []})", ""};
+  }
+  std::vector<Question> questions;
+};
+
+TEST(Azure, IsGivenTwoMinutesForItsFirstAnswer) {
+  const auto source = make_azure({"http://mock", kLead, "", "me"});
+  Recorder recorder;
+  for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), {}});
+  ASSERT_EQ(recorder.questions.size(), 3u);
+  EXPECT_GE(recorder.questions[1].patience, 120s);
+  EXPECT_LE(recorder.questions[2].patience, 10s);
+}
+
+// ---- the file, the POST ----
+
+class Folder {
+ public:
+  Folder() {
+    std::string form = (std::filesystem::temp_directory_path() / "surefoot-notice-XXXXXX").string();
+    SUREFOOT_CHECK(::mkdtemp(form.data()) != nullptr);
+    path_ = form;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] std::filesystem::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+config::Recovery recovery_with(std::initializer_list<SourceKind> kinds) {
+  Recovery recovery;
+  recovery.set_notice_lead(45000);
+  recovery.set_notice_listen("127.0.0.1:0");
+  for (const SourceKind kind : kinds) recovery.add_notices(kind);
+  return recovery;
+}
+
+TEST(File, MakesTheMachineGoWhenItAppears) {
+  for (const std::string content : {"", "120\n", "nonsense"}) {
+    const Folder folder;
+    Recovery recovery = recovery_with({Recovery::file});
+    recovery.set_notice_file((folder / "notice").string());
+    auto watchers = Watchers::start(recovery, "host");
+    ASSERT_TRUE(watchers);
+    EXPECT_FALSE((*watchers)->look(false).leave);
+    std::ofstream(folder / "new") << content;
+    std::filesystem::rename(folder / "new", folder / "notice");
+    ASSERT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); })) << content;
+    const auto leave = (*watchers)->look(false).leave;
+    EXPECT_EQ(leave->source, "file");
+    EXPECT_EQ(leave->deadline > now() + 60s, content == "120\n");
+  }
+}
+
+// A folder, or a pipe that nobody writes to.
+TEST(File, CountsAlsoWhenItCannotBeRead) {
+  for (const bool is_pipe : {false, true}) {
+    const Folder folder;
+    Recovery recovery = recovery_with({Recovery::file});
+    recovery.set_notice_file((folder / "notice").string());
+    const int made = is_pipe ? ::mkfifo((folder / "notice").c_str(), 0600)
+                             : ::mkdir((folder / "notice").c_str(), 0700);
+    ASSERT_EQ(made, 0);
+    auto watchers = Watchers::start(recovery, "host");
+    ASSERT_TRUE(watchers);
+    EXPECT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); })) << is_pipe;
+  }
+}
+
+int post(int port, const std::string& method, const std::string& path, const std::string& body) {
+  Http http({.ca_bundle = "", .direct = true});
+  HttpRequest request;
+  request.method = method;
+  request.url = fmt::format("http://127.0.0.1:{}{}", port, path);
+  request.body = std::as_bytes(std::span(body));
+  request.deadline = now() + kPatience;
+  return http.perform(std::move(request)).status;
+}
+
+class Post : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto started = Watchers::start(recovery_with({Recovery::http}), "host");
+    ASSERT_TRUE(started);
+    watchers_ = std::move(*started);
+    ASSERT_TRUE(eventually([&] { return watchers_->post_port() > 0; }));
+  }
+  [[nodiscard]] int say(const std::string& body) const {
+    return post(watchers_->post_port(), "POST", "/notice", body);
+  }
+  std::unique_ptr<Watchers> watchers_;
+};
+
+TEST_F(Post, MakesTheMachineGo) {
+  EXPECT_EQ(say(""), 200);
+  const auto first = watchers_->look(false).leave;
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->source, "http");
+  EXPECT_LE(first->deadline, now() + 45s);
+  EXPECT_EQ(say("120"), 200);
+  EXPECT_EQ(watchers_->look(false).leave->deadline, first->deadline);
+  EXPECT_EQ(say(R"({"seconds": 10})"), 200);
+  const auto later = watchers_->look(false).leave;
+  EXPECT_EQ(later->id, first->id);
+  EXPECT_LE(later->deadline, now() + 10s);
+}
+
+TEST_F(Post, ThatIsNoneIsRefused) {
+  EXPECT_EQ(say("soon"), 400);
+  EXPECT_EQ(say("-1"), 400);
+  EXPECT_EQ(say(std::string(100000, '7')), 413);
+  EXPECT_EQ(post(watchers_->post_port(), "POST", "/other", ""), 404);
+  EXPECT_EQ(post(watchers_->post_port(), "GET", "/notice", ""), 404);
+  EXPECT_FALSE(watchers_->look(false).leave);
+  EXPECT_EQ(say("10"), 200);
+  EXPECT_TRUE(watchers_->look(false).leave);
+}
+
+// Else each of two jobs on a machine would hear half of what is said to one.
+TEST_F(Post, SharesItsPortWithNobody) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_NE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+}
+
+TEST_F(Post, WaitsForItsAddress) {
+  Recovery recovery = recovery_with({Recovery::http});
+  recovery.set_notice_listen(fmt::format("127.0.0.1:{}", watchers_->post_port()));
+  auto second = Watchers::start(recovery, "host");
+  ASSERT_TRUE(second);
+  watchers_.reset();
+  EXPECT_TRUE(eventually([&] { return (*second)->post_port() > 0; }));
+}
+
+// ---- what the job file says ----
+
+TEST(Addresses, AreTheCloudsOwnUnlessTheJobFileNamesOthers) {
+  Recovery recovery;
+  EXPECT_EQ(base_of(Recovery::aws, recovery).value(), "http://169.254.169.254");
+  EXPECT_EQ(base_of(Recovery::alibaba, recovery).value(), "http://100.100.100.200");
+  recovery.add_notice_endpoints("aws=http://127.0.0.1:8080/");
+  EXPECT_EQ(base_of(Recovery::aws, recovery).value(), "http://127.0.0.1:8080");
+  EXPECT_EQ(base_of(Recovery::gcp, recovery).value(), "http://169.254.169.254");
+  for (const char* bad : {"aws", "aws=", "aws=ftp://x", "file=http://x", "nobody=http://x",
+                          "=http://x", "aws=http://a b", "aws=http://a\nb"}) {
+    Recovery wrong;
+    wrong.add_notice_endpoints(bad);
+    EXPECT_FALSE(base_of(Recovery::aws, wrong)) << bad;
+  }
+}
+
+TEST(Addresses, ThatCannotBeAreRefused) {
+  Recovery recovery = recovery_with({Recovery::file});
+  EXPECT_FALSE(Watchers::start(recovery, "host")) << "no file";
+  recovery = recovery_with({Recovery::http});
+  for (const char* bad : {"", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:x", "127.0.0.1:65536"}) {
+    recovery.set_notice_listen(bad);
+    EXPECT_FALSE(Watchers::start(recovery, "host")) << bad;
+  }
+  EXPECT_EQ(parse_listen("[::1]:80").value().host, "::1");
+}
+
+}  // namespace
+}  // namespace surefoot::notice

@@ -1,0 +1,81 @@
+#include "launcher/notice/desk.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/deadline.h"
+
+namespace surefoot::notice {
+namespace {
+
+constexpr std::size_t kMostAsked = 1000;  // arbitrary; a job sees a few
+
+bool makes_it_go(const Notice& notice, Time now) {
+  if (notice.kind == Kind::kReclaim) return true;
+  return notice.kind == Kind::kMaintenance && notice.deadline && *notice.deadline - now <= kNear;
+}
+
+std::string warning_of(const Notice& notice, Time now) {
+  if (notice.kind == Kind::kRebalance)
+    return fmt::format("{}: this machine may be taken soon ({})", notice.source, notice.id);
+  if (!notice.deadline)
+    return fmt::format("{}: maintenance of this machine, {} ({})", notice.source, notice.what,
+                       notice.id);
+  return fmt::format("{}: maintenance of this machine in {:.0f} min, {} ({})", notice.source,
+                     seconds(*notice.deadline - now) / 60, notice.what, notice.id);
+}
+
+}  // namespace
+
+MachineNotices decide_notices(std::span<const Notice> standing, Time now) {
+  MachineNotices told;
+  for (const Notice& notice : standing) {
+    if (!makes_it_go(notice, now)) {
+      told.warnings.push_back(warning_of(notice, now));
+      continue;
+    }
+    const Time deadline = notice.deadline.value_or(now + kUnknownDeadline);
+    if (!told.leave || deadline < told.leave->deadline)
+      told.leave = MachineNotices::Leave{deadline, notice.source, notice.id};
+  }
+  return told;
+}
+
+void Desk::take(const Change& change) {
+  const std::lock_guard lock(mutex_);
+  const Key key{change.notice.source, change.notice.id};
+  if (change.what == Change::What::kOver) {
+    standing_.erase(key);
+  } else {
+    standing_[key] = change.notice;
+  }
+}
+
+MachineNotices Desk::look(bool safe, Time now) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Notice> standing;
+  bool fresh = false;
+  safe_.clear();
+  for (const auto& [key, notice] : standing_) {
+    standing.push_back(notice);
+    if (makes_it_go(notice, now)) {
+      if (safe) safe_.insert(key);
+      continue;
+    }
+    if (asked_.size() >= kMostAsked) asked_.clear();
+    fresh = asked_.insert(key).second || fresh;
+  }
+  MachineNotices told = decide_notices(standing, now);
+  told.checkpoint = fresh;
+  return told;
+}
+
+std::vector<std::string> Desk::safe_ids(const std::string& source) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> ids;
+  for (const auto& [named, id] : safe_) {
+    if (named == source) ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace surefoot::notice
