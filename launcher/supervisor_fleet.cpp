@@ -498,9 +498,10 @@ void Machine::close_gang(const AttemptEnd& end) {
       node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
-      // It may hold steps that the others do not.
-      const Time at = node.back ? s_.now : std::max(node.back_at, s_.now);
-      set_due(node, node.listed ? at : Time::max());
+      // Who is back may hold steps that the others do not, also where the list has dropped it.
+      set_due(node, node.back     ? s_.now
+                    : node.listed ? std::max(node.back_at, s_.now)
+                                  : Time::max());
     }
     node.back = false;
   }
