@@ -146,6 +146,7 @@ void Machine::close_gang(const AttemptEnd& end) {
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
       // Who is back may hold steps that the others do not, also where the list has dropped it.
+      if (node.back) node.ready = std::max(node.ready, held);
       set_due(node, node.back     ? s_.now
                     : node.listed ? std::max(node.back_at, s_.now)
                                   : Time::max());
