@@ -81,6 +81,7 @@ struct Node {
   Step ready{-1};        // newest READY snapshot when it answered first
   Step durable{-1};      // newest verified checkpoint, as it sees the store
   std::string why;       // it is out
+  bool barred = false;   // ... for what its workers did: it answers
   bool lost = false;     // ... since it does not answer any more
   bool in_gang = false;  // the open attempt runs on it
   Attempt stain;         // it may still run something of this attempt; 0: it does not

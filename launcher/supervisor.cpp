@@ -251,7 +251,8 @@ void Machine::on(const StepFinished& e) {
     s_.recovering = false;
     perform(RecordRecovery{s_.recovery});
   }
-  if (s_.doing == Doing::kCollecting && !s_.exited && !stopping()) {
+  const bool goes_on = s_.doing == Doing::kCollecting && !s_.exited && !stopping();
+  if (goes_on) {
     s_.doing = Doing::kRunning;
     s_.verdict.reset();
     s_.end.culprit = {};
@@ -263,6 +264,7 @@ void Machine::on(const StepFinished& e) {
     s_.deadline = s_.now + time_limit(rules_, s_.stage);
   }
   because("a step is finished", first);
+  if (goes_on) part_from_leavers();
 }
 
 void Machine::on(const FaultFired& e) {

@@ -110,6 +110,22 @@ void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   because("a machine goes while the gang is leaving anyway");
 }
 
+// A gang that was thought to hang goes on, and one of its machines was to leave meanwhile.
+void Machine::part_from_leavers() {
+  bool unlisted = false;
+  Time latest = s_.now + rules_.drain_timeout;
+  for (const Node& node : s_.fleet) {
+    if (!node.in_gang || alone()) continue;
+    s_.notice = s_.notice || node.leaves;
+    unlisted = unlisted || !node.listed;
+    if (node.leaves) latest = std::min(latest, node.leaves_at.value_or(latest));
+  }
+  if (!s_.notice && !unlisted) return;
+  s_.regroup = true;
+  drain(s_.notice ? Outcome::kPreempted : Outcome::kRegrouped, latest,
+        "one of its machines is to leave: all leave after the step in hand");
+}
+
 void Machine::on(const CancelAsked&) {
   if (s_.stop.state == JobState::kCancelled) return ignore("the job is being cancelled already");
   if (s_.stop.state == JobState::kDone) return ignore("the job is done");

@@ -33,6 +33,12 @@ std::vector<Member> Machine::members_for_launch() const {
   return members;
 }
 
+bool Machine::held_by_members(const std::vector<Member>& members) const {
+  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return s_.fleet[member.node].ready >= s_.history.finished_step;
+  });
+}
+
 // Steps that are held only by machines that take no part in the next attempt come to the store
 // first; a machine that is being looked at may hold them too, and is waited for.
 bool Machine::secures_steps(const std::vector<Member>& members) {
@@ -40,7 +46,10 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
   Step safe = std::max(s_.secured, Step{0});
   Step held{-1};
   Step awaited{-1};
-  for (const Node& node : s_.fleet) {
+  for (Node& node : s_.fleet) {
+    // Whoever else held its step is gone.
+    if (node.barred && node.ready >= s_.history.finished_step && !held_by_members(members))
+      set_due(node, s_.now);
     safe = std::max(safe, node.durable);
     if (node.up()) held = std::max(held, node.ready);
     const bool asked = node.standing == Standing::kPreparing ||
@@ -165,6 +174,7 @@ void Machine::close_gang(const AttemptEnd& end) {
   take_out(*culprit,
            fmt::format("its workers failed {} times within an hour", culprit->strikes.size()),
            pause);
+  culprit->barred = true;
 }
 
 }  // namespace surefoot::supervisor

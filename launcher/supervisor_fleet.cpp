@@ -71,6 +71,7 @@ void Machine::open_fleet() {
 
 void Machine::start_service(Node& node) {
   node.standing = Standing::kPreparing;
+  node.barred = false;
   node.spared = s_.history.attempt_open ? s_.history.attempt : s_.history.attempt.next();
   const bool at_work = node.in_gang && gang_may_run();
   set_due(node, s_.now + (alone()   ? rules_.service_timeout
@@ -165,6 +166,7 @@ void Machine::on(const ServiceAnswered& e) {
   }
   const bool still_its_gang = s_.history.attempt_open && node->in_gang;
   if (!still_its_gang && node->stain.value > 0 && node->spared <= node->stain) {
+    node->ready = s_.history.finished_step;  // it may hold it: its answer is waited for
     start_service(*node);
     return because("the machine may still run a part of an attempt that is over: once more");
   }

@@ -42,6 +42,7 @@ class Machine {
   void on(const Interrupted& e);
   void on(const NoticeReceived& e);
   void node_goes(Node& node, std::optional<Time> leaves);
+  void part_from_leavers();
   void grow();
   void on(const CancelAsked& e);
   void on(const JobFinished& e);
@@ -105,6 +106,7 @@ class Machine {
   void tell_everyone_if_all_go();
   void settle_reference();
   [[nodiscard]] std::vector<Member> members_for_launch() const;
+  [[nodiscard]] bool held_by_members(const std::vector<Member>& members) const;
   [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
   // In it something of the attempt in hand may go on that nobody can end.
   [[nodiscard]] bool is_lost(const Node& node) const {

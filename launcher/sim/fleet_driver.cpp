@@ -20,6 +20,7 @@ void FleetWorld::start_supervisor() {
   interrupts_ = 0;
   flush_nodes_.clear();
   training_.clear();
+  if (numerics_.empty()) numerics_ = journal_.numerics_id;
   for (SimHost& h : hosts_) {
     h.id = -1;
     h.ask = 0;
