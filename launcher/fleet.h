@@ -85,6 +85,7 @@ struct Node {
   bool lost = false;     // ... since it does not answer any more
   bool in_gang = false;  // the open attempt runs on it
   Attempt stain;         // it may still run something of this attempt; 0: it does not
+  bool unsure = false;   // it is asked again, since it may hold steps that nobody has seen
   bool back = false;     // it was lost to the open attempt, and has answered since
   Attempt spared;        // by the StartService in hand or last answered
   bool up() const { return standing == Standing::kReady; }

@@ -54,7 +54,7 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
     if (node.up()) held = std::max(held, node.ready);
     const bool asked = node.standing == Standing::kPreparing ||
                        (node.standing == Standing::kOut && s_.now >= node.due);
-    if (asked) awaited = std::max(awaited, node.ready);
+    if (asked) awaited = std::max(awaited, node.unsure ? rules_.max_steps : node.ready);
   }
   for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
   s_.restored = safe;
@@ -145,18 +145,20 @@ void Machine::close_gang(const AttemptEnd& end) {
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
-    if (node.up() && s_.leftover && !alone()) {
-      // It has answered before its last steps, or after a restart: only itself knows what it holds.
+    const bool may_have_restored = !restored && node.ready < s_.restored;
+    if (node.up() && (s_.leftover || may_have_restored) && !alone()) {
+      // It has answered before its last steps, or after a restart, or may have restored what
+      // others held: only itself knows what it holds.
       take_out(node, "is asked what it holds", Duration::zero());
       set_due(node, s_.now);  // also where the list does not name it any more
       node.tried = false;
-      node.ready = s_.history.finished_step;
+      node.unsure = true;
     } else if (node.up()) {
       node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
       // Who is back may hold steps that the others do not, also where the list has dropped it.
-      if (node.back) node.ready = std::max(node.ready, held);
+      node.unsure = node.back;
       set_due(node, node.back     ? s_.now
                     : node.listed ? std::max(node.back_at, s_.now)
                                   : Time::max());

@@ -99,6 +99,7 @@ void Machine::set_due(Node& node, Time due) {
 // taken before that is over, so that nobody doubts whether the gang's end was verified there too.
 void Machine::take_out(Node& node, const std::string& why, Duration pause) {
   s_.up -= node.up();
+  node.unsure = false;
   node.standing = Standing::kOut;
   node.tried = true;
   node.why = why;
@@ -166,8 +167,8 @@ void Machine::on(const ServiceAnswered& e) {
   }
   const bool still_its_gang = s_.history.attempt_open && node->in_gang;
   if (!still_its_gang && node->stain.value > 0 && node->spared <= node->stain) {
-    node->ready = s_.history.finished_step;  // it may hold it: its answer is waited for
     start_service(*node);
+    node->unsure = true;
     return because("the machine may still run a part of an attempt that is over: once more");
   }
   if (!still_its_gang) node->stain = Attempt{};
@@ -185,6 +186,7 @@ void Machine::on(const ServiceAnswered& e) {
 
 void Machine::arrived(Node& node) {
   s_.up += !node.up();
+  node.unsure = false;
   node.standing = Standing::kReady;
   node.tried = true;
   node.failures = 0;

@@ -48,6 +48,7 @@ void FleetWorld::name_nodes() {
 
 void FleetWorld::tell(SimHost& h, SimHost::Told told, Event event) {
   if (h.id < 0 || !alive_) return;
+  say("    {}:", h.name);
   h.told = told;
   feed(std::move(event));
 }
