@@ -92,15 +92,17 @@ bool Machine::asks_gang_first() const {
                      [](const Node& node) { return node.in_gang && !node.tried; });
 }
 
-// Those that answer, with the newest snapshots first.
+// Those that answer, or did so a moment ago, with the newest snapshots first.
 std::vector<NodeId> Machine::holders() const {
   if (alone()) return {0};
   std::vector<NodeId> nodes;
   for (NodeId id = 0; id < static_cast<NodeId>(s_.fleet.size()); ++id) {
-    if (s_.fleet[id].up()) nodes.push_back(id);
+    const Node& node = s_.fleet[id];
+    if (node.up() || node.unsure || node.barred) nodes.push_back(id);
   }
   const auto newest = [&](NodeId id) {
-    return s_.fleet[id].in_gang ? s_.history.finished_step : s_.fleet[id].ready;
+    const Node& node = s_.fleet[id];
+    return node.unsure ? rules_.max_steps : node.in_gang ? s_.history.finished_step : node.ready;
   };
   std::stable_sort(nodes.begin(), nodes.end(), [&](NodeId a, NodeId b) {
     return std::pair(newest(a), !s_.fleet[a].leaves) > std::pair(newest(b), !s_.fleet[b].leaves);
@@ -145,8 +147,8 @@ void Machine::close_gang(const AttemptEnd& end) {
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
-    const bool may_have_restored = !restored && node.ready < s_.restored;
-    if (node.up() && (s_.leftover || may_have_restored) && !alone()) {
+    const bool may_have_restored = !restored && node.ready < s_.restored && s_.restored.value > 0;
+    if (node.up() && (s_.leftover || may_have_restored) && !alone() && !stopping()) {
       // It has answered before its last steps, or after a restart, or may have restored what
       // others held: only itself knows what it holds.
       take_out(node, "is asked what it holds", Duration::zero());

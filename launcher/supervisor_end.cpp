@@ -244,13 +244,15 @@ void Machine::ask_to_finish() {
   s_.finish_asked = true;
   s_.deadline = s_.finish_limit;
   const std::vector<NodeId> nodes = holders();
-  const bool held = !nodes.empty() && (alone() || s_.fleet[nodes[0]].ready >= rules_.max_steps);
-  if (!held) {
+  const auto holder = std::find_if(nodes.begin(), nodes.end(), [&](NodeId id) {
+    return alone() || (s_.fleet[id].up() && s_.fleet[id].ready >= rules_.max_steps);
+  });
+  if (holder == nodes.end()) {
     s_.history.accounting.spend(Cause::kFinish, s_.now);
     return proceed("no machine that holds the last step is left");
   }
-  s_.finishing_node = nodes[0];
-  perform(FinishJob{nodes[0]});
+  s_.finishing_node = *holder;
+  perform(FinishJob{*holder});
 }
 
 // Of a gang that has left for a notice: how long that took, and what time was left.
