@@ -258,8 +258,8 @@ void Machine::on(const StepFinished& e) {
     s_.end.culprit = {};
   }
   if (s_.doing == Doing::kRunning) {
-    // Others may have come while it started.
-    if (first) weigh_growth(false);
+    // Others may have come while it started, or was thought to hang.
+    if (first || goes_on) weigh_growth(false);
     if (s_.stage == Stage::kEvaluating) s_.stage = Stage::kStepping;
     s_.deadline = s_.now + time_limit(rules_, s_.stage);
   }

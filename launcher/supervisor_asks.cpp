@@ -81,10 +81,11 @@ void Machine::on(const NoticeReceived& e) {
 void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
   const bool anew = leaves && node.leaves_at && s_.now >= *node.leaves_at && *leaves > s_.now;
+  if (leaves && s_.now >= *leaves + kOutlivedNotice) return ignore("its time is long over");
   if (!node.up()) node.noticed_boot.clear();
   if (node.leaves && !sooner && !anew) return ignore("the machine is known to go");
   node.leaves = true;
-  if (leaves) node.leaves_at = std::max(*leaves, s_.now);
+  if (leaves) node.leaves_at = *leaves;
   if (!node.noticed_at) node.noticed_at = s_.now;
   if (node.up()) {
     node.noticed_boot = node.facts.boot_id;
@@ -97,7 +98,8 @@ void Machine::node_goes(Node& node, std::optional<Time> leaves) {
     return because("a machine goes that no worker runs on");
   }
   s_.notice = true;
-  const Time latest = std::min(s_.now + rules_.drain_timeout, node.leaves_at.value_or(Time::max()));
+  const Time latest =
+      std::clamp(node.leaves_at.value_or(Time::max()), s_.now, s_.now + rules_.drain_timeout);
   if (s_.doing == Doing::kDraining) {
     s_.deadline = std::min(s_.deadline, latest);
     s_.verdict = stopping() ? s_.verdict : Outcome::kPreempted;
@@ -118,7 +120,7 @@ void Machine::part_from_leavers() {
     if (!node.in_gang || alone()) continue;
     s_.notice = s_.notice || node.leaves;
     unlisted = unlisted || !node.listed;
-    if (node.leaves) latest = std::min(latest, node.leaves_at.value_or(latest));
+    if (node.leaves) latest = std::clamp(node.leaves_at.value_or(latest), s_.now, latest);
   }
   if (!s_.notice && !unlisted) return;
   s_.regroup = true;

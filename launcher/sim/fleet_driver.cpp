@@ -157,18 +157,13 @@ void FleetWorld::deliver(const Item& item) {
 
 void FleetWorld::tell_notice(SimHost& h) {
   if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
-  // Of a time that is over, and told before, it says nothing new.
-  const bool old =
-      h.announced && h.announced_boot == h.boot && (h.leaves == Time::max() || h.leaves <= clock());
   h.announced = true;
   h.announced_boot = h.boot;
   if (FleetGang* g = gang(state_.history.attempt.value); g != nullptr && state_.fleet[h.id].in_gang)
     g->lost = true;
   NoticeReceived notice{std::nullopt, h.id};
   if (h.leaves != Time::max()) notice.leaves = h.leaves;
-  if (!old)
-    h.until =
-        (notice.leaves ? std::max(h.leaves, clock()) : clock() + kUsualNotice) + kOutlivedNotice;
+  h.until = notice.leaves.value_or(clock() + kUsualNotice) + kOutlivedNotice;
   feed({clock(), notice});
 }
 
@@ -197,7 +192,7 @@ void FleetWorld::end_done(std::int64_t attempt) {
       continue;
     }
     if (h.id < 0 || h.told == SimHost::Told::kLost) continue;
-    if (h.reachable && rng_.chance(2)) {  // its service may be back in a moment
+    if (h.reachable && gang(attempt)->tries++ < 4) {  // its service may be back in a moment
       left = true;
       continue;
     }
@@ -360,12 +355,14 @@ void FleetWorld::finish_done(std::int64_t node) {
 
 void FleetWorld::flush_done() {
   std::int64_t newest = -1;
+  std::int64_t wanted = 0;
   for (const NodeId id : flush_nodes_) {
     const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
     const SimHost& h = host(std::atoll(name.c_str() + 1));
     if (h.reachable && h.service) newest = std::max(newest, h.ready);
+    if (h.powered) wanted = std::max(wanted, h.ready);
   }
-  const bool stored = newest >= 0 && flushes_fail_ == 0;
+  const bool stored = newest >= wanted && flushes_fail_ == 0;
   if (flushes_fail_ > 0) --flushes_fail_;
   store_failed_ = store_failed_ || !stored;
   if (stored) durable_ = std::max(durable_, newest);
@@ -377,7 +374,7 @@ void FleetWorld::perform_free() {
   check_free();
   asked_to_store_ = true;
   for (SimHost& h : hosts_) {
-    if (!h.reachable) continue;
+    if (!h.reachable || h.id < 0) continue;
     h.ready = -1;
     h.service = false;
     h.workers.clear();

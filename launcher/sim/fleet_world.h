@@ -87,6 +87,7 @@ struct FleetGang {
   supervisor::Stage stage = supervisor::Stage::kLaunching;
   std::int64_t step = 0;
   int stalls = 0;
+  int tries = 0;  // to end it where a service was away
   Time died{};
   std::string reason;
 };
