@@ -157,13 +157,19 @@ void FleetWorld::deliver(const Item& item) {
 
 void FleetWorld::tell_notice(SimHost& h) {
   if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
+  const bool known = h.announced && h.announced_boot == h.boot;
   h.announced = true;
   h.announced_boot = h.boot;
   if (FleetGang* g = gang(state_.history.attempt.value); g != nullptr && state_.fleet[h.id].in_gang)
     g->lost = true;
   NoticeReceived notice{std::nullopt, h.id};
   if (h.leaves != Time::max()) notice.leaves = h.leaves;
-  h.until = notice.leaves.value_or(clock() + kUsualNotice) + kOutlivedNotice;
+  // Of two that are told the sooner one counts, as long as its time has not come.
+  const Time until = notice.leaves.value_or(clock() + kUsualNotice) + kOutlivedNotice;
+  const bool anew =
+      notice.leaves && *notice.leaves > clock() && clock() + kOutlivedNotice >= h.until;
+  if (!known || anew) h.until = until;
+  h.until = std::min(h.until, until);
   feed({clock(), notice});
 }
 
