@@ -1,6 +1,7 @@
 // The socket between verbs and supervisor, with clients of every kind.
 #include "launcher/control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
