@@ -1,15 +1,23 @@
 # The newcomer's door. On a fresh Debian 12 each of these is all that is needed:
 #   make run    install what is missing, build, fetch the example's data, train, kill a worker, go on
+#   make spot   a job over four machines made on this one, which are lost and come back
 #   make test   the same preparation, then every test that needs no GPU
-.PHONY: run test build packages sanitize fuzz format bench clean
+.PHONY: run spot test build packages bundle sanitize fuzz format bench clean
 
 JOBS ?= $(shell nproc)
 
 run: build
 	@examples/dictionary-gpt/demo.sh
 
+spot: build
+	@examples/spot-cluster/demo.sh
+
 build: packages build/release/build.ninja
 	@cmake --build build/release --parallel $(JOBS)
+
+# Programs and libraries for machines that have neither: resources.bundle.
+bundle: build
+	@tools/make_bundle.sh build/release/bin build/surefoot-bundle.tar.gz
 
 packages:
 	@tools/install_packages.sh build

@@ -22,6 +22,12 @@ Duration time_for(double bytes, double bytes_per_second) {
 
 }  // namespace
 
+Duration flush_turn(int node_index, std::int64_t state_bytes, double bytes_per_second) {
+  constexpr Duration kShortest = std::chrono::seconds(5);  // gangs end everywhere within less
+  const double rate = bytes_per_second > 0 ? bytes_per_second : kAssumedBytesPerSecond;
+  return std::max(kShortest, time_for(static_cast<double>(state_bytes), rate)) * node_index;
+}
+
 DeadlineDecision decide_before_deadline(const DeadlineFacts& facts) {
   if (!facts.ready) return {DeadlineAction::kNothing, {}, "there is no finished step"};
   if (facts.stored && *facts.stored >= *facts.ready) {

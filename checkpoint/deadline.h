@@ -53,4 +53,10 @@ struct DeadlineDecision {
 };
 [[nodiscard]] DeadlineDecision decide_before_deadline(const DeadlineFacts& facts);
 
+// The nodes of a gang hold the same step, and one of them is enough to write it when no supervisor
+// says who. So each waits for as long as those before it may take, and looks whether it is there by
+// then. Reckoned as before a deadline.
+[[nodiscard]] Duration flush_turn(int node_index, std::int64_t state_bytes,
+                                  double bytes_per_second);
+
 }  // namespace surefoot

@@ -95,8 +95,12 @@ Status ServiceImpl::open() {
 void ServiceImpl::look_at_job_directory() {
   if (!keys_thread_.idle()) return;
   keys_thread_.start([this]() -> WorkThread::Outcome {
-    const auto id = JobDirectory{settings_.job_directory}.existing_job_id(settings_.job.name());
-    const bool shared = !settings_.job_directory.empty() && id && *id == settings_.job_id;
+    const JobDirectory directory{settings_.job_directory};
+    const auto id = directory.existing_job_id(settings_.job.name());
+    // A stand-in of this machine's own has no journal.
+    std::error_code none;
+    const bool shared = !directory.root.empty() && id && *id == settings_.job_id &&
+                        std::filesystem::exists(directory.journal(), none);
     const auto keys = settings_.read_keys ? settings_.read_keys()
                                           : Result<ServiceKeys>(error(Code::kNotFound, "none"));
     return [this, keys, shared] {

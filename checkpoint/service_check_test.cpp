@@ -112,7 +112,7 @@ TEST_F(CheckTest, PutsAProbeThatAnotherNodeSeesAndTakesItAway) {
 TEST_F(CheckTest, TouchesNothingButProbes) {
   std::filesystem::create_directories(folder_.path() / "store");
   std::ofstream(folder_.path() / "store" / "job.json") << "{}";
-  for (const char* name : {"job.json", "probe-", "probe-../job.json", "probe-XYZ",
+  for (const char* name : {"job.json", "abcdef0123", "probe-", "probe-../job.json", "probe-XYZ",
                            "step-00000000001/manifest.json", "probe-1/2"}) {
     service::Check check = check_for(30);
     check.set_put_probe(name);
@@ -274,6 +274,9 @@ TEST_F(CheckedServiceTest, GivesLogsInPiecesAndReadsNoOtherFile) {
 }
 
 TEST_F(CheckedServiceTest, SaysWhetherItSeesTheJobDirectory) {
+  std::this_thread::sleep_for(1500ms);  // longer than between two looks
+  EXPECT_FALSE(status().shares_directory()) << "a stand-in of this machine's own has no journal";
+  std::ofstream(launch_.job_directory / "journal.db") << "one";
   EXPECT_TRUE(eventually([&] { return status().shares_directory(); }));
   std::filesystem::rename(launch_.job_directory / "job.json", launch_.job_directory / "elsewhere");
   EXPECT_TRUE(eventually([&] { return !status().shares_directory(); }));

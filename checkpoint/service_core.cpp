@@ -109,6 +109,11 @@ std::vector<Candidate> arena_candidates(std::span<const SlotInfo> slots, int nod
 }
 
 LifeDecision decide_life(const LifeFacts& facts) {
+  const bool gang = facts.workers || facts.gang_expected || facts.launched;
+  if (gang && facts.supervised &&
+      facts.now - std::max(facts.last_supervisor, facts.last_step) >= facts.lease)
+    return {LifeAction::kEndGang,
+            "no supervisor has been heard and no step was finished for recovery.lease"};
   if (facts.workers || facts.gang_expected) {
     const bool orphaned =
         facts.supervised && facts.now - facts.last_supervisor >= facts.supervisor_timeout;
@@ -121,6 +126,9 @@ LifeDecision decide_life(const LifeFacts& facts) {
   const bool may_flush = facts.unflushed && facts.now >= facts.flush_not_before;
   const bool expired = facts.now - facts.last_visit >= facts.arena_ttl;
   if (facts.unflushed && !facts.finished && (facts.flush_wanted || expired)) {
+    const Time due = facts.last_visit + (facts.flush_wanted ? Duration::zero() : facts.arena_ttl);
+    if (facts.now < due + facts.flush_turn)
+      return {LifeAction::kGoOn, "another node of the gang comes first to store the step"};
     if (may_flush)
       return {LifeAction::kFlush, "nobody is at work and the newest step is not in the store"};
     return {LifeAction::kGoOn, "the store failed a moment ago: the memory stays"};

@@ -102,24 +102,34 @@ struct LifeFacts {
   Time now;
   bool workers = false;        // a registered worker lives
   bool launched = false;       // something that was launched for the supervisor runs
-  bool gang_expected = false;  // a hello was answered a moment ago: workers will come
+  bool gang_expected = false;  // a hello came a moment ago: workers will come
   bool supervised = false;
   bool finished = false;      // the last step is stored and exported
   bool unflushed = false;     // the newest READY step is not in the store
   bool flush_wanted = false;  // somebody has said that the machine or the supervisor goes
   bool drain_asked = false;
   Time last_visit{};        // of anybody who wants something
-  Time last_supervisor{};   // of a status call
+  Time last_supervisor{};   // when it was heard
+  Time last_step{};         // when a step was finished here
   Time flush_not_before{};  // back-off after a failed flush
+  Duration flush_turn{};    // how long others of the gang come first, deadline.h
+  Duration lease{};
   Duration arena_ttl{};
   Duration supervisor_timeout{};
 };
-enum class LifeAction { kGoOn, kAskDrain, kFlush, kFree };
+enum class LifeAction { kGoOn, kEndGang, kAskDrain, kFlush, kFree };
 struct LifeDecision {
   LifeAction action = LifeAction::kGoOn;
   std::string_view reason;  // one static sentence
 };
 // Nothing is freed that is not in the store, unless the job is finished.
+//
+// Rule (stale gang): a gang with a supervisor is ended when neither that was heard nor a step was
+// finished for `lease`: then this node is cut off, and the job goes on without it, or nothing goes
+// on here at all. As long as steps go on, others hear this node, and the supervisor may come back:
+// that is supervisor_timeout's. A start, a restore or an evaluation that takes longer than the
+// lease is ended too when nobody watches: nothing is lost by it, as the newest step is READY, and
+// nobody could tell it from a gang that hangs.
 [[nodiscard]] LifeDecision decide_life(const LifeFacts& facts);
 
 }  // namespace surefoot

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/deadline.h"
+
 namespace surefoot {
 namespace {
 
@@ -171,6 +173,8 @@ LifeFacts alone() {
   LifeFacts facts;
   facts.now = kStart;
   facts.last_visit = facts.last_supervisor = kStart - 10min;
+  facts.last_step = kStart - 1s;
+  facts.lease = 30s;
   facts.arena_ttl = 1h;
   facts.supervisor_timeout = 10min;
   return facts;
@@ -188,6 +192,50 @@ TEST(DecideLife, AsksForADrainOnceWhenNoSupervisorIsHeard) {
   facts.last_supervisor -= 1h;
   facts.supervised = false;
   EXPECT_EQ(decide_life(facts).action, LifeAction::kGoOn);
+}
+
+// Over all combinations of who was heard when, and of what is there.
+TEST(DecideLife, EndsAGangThatNeitherSupervisorNorStepsSpeakFor) {
+  int ended = 0;
+  for (int bits = 0; bits < 256; ++bits) {
+    LifeFacts facts = alone();
+    facts.workers = (bits & 1) != 0;
+    facts.gang_expected = (bits & 2) != 0;
+    facts.launched = (bits & 4) != 0;
+    facts.supervised = (bits & 8) != 0;
+    facts.drain_asked = (bits & 16) != 0;
+    facts.unflushed = facts.flush_wanted = (bits & 32) != 0;
+    const bool heard = (bits & 64) != 0;
+    const bool steps = (bits & 128) != 0;
+    facts.last_supervisor = facts.now - (heard ? 30s - 1ns : Duration(30s));
+    facts.last_step = facts.now - (steps ? 30s - 1ns : Duration(10min));
+    const bool gang = facts.workers || facts.gang_expected || facts.launched;
+    const bool stale = gang && facts.supervised && !heard && !steps;
+    EXPECT_EQ(decide_life(facts).action == LifeAction::kEndGang, stale) << bits;
+    ended += stale ? 1 : 0;
+  }
+  EXPECT_EQ(ended, 28);
+}
+
+TEST(DecideLife, LetsTheNodesBeforeItStoreTheStepFirst) {
+  LifeFacts facts = alone();
+  facts.unflushed = facts.flush_wanted = true;
+  facts.last_visit = facts.now - 5s;
+  facts.flush_turn = 5s;
+  EXPECT_EQ(decide_life(facts).action, LifeAction::kFlush);
+  facts.flush_turn += 1ns;
+  EXPECT_EQ(decide_life(facts).action, LifeAction::kGoOn);
+  // Left alone for arena_ttl: from then on.
+  facts.flush_wanted = false;
+  facts.last_visit = facts.now - 1h - 5s;
+  EXPECT_EQ(decide_life(facts).action, LifeAction::kGoOn);
+  facts.flush_turn -= 1ns;
+  EXPECT_EQ(decide_life(facts).action, LifeAction::kFlush);
+
+  EXPECT_EQ(flush_turn(0, std::int64_t{1} << 40, 0), Duration::zero());
+  EXPECT_EQ(flush_turn(3, 1, 1e9), Duration(15s));
+  EXPECT_EQ(flush_turn(2, 1'000'000'000, 10'000'000), Duration(251s));
+  EXPECT_EQ(flush_turn(2, 1'000'000'000, 0), Duration(126s)) << "not measured: 20 MB/s";
 }
 
 TEST(DecideLife, FreesTheMemoryOfAFinishedJobOnceItsWorkersAreGone) {
@@ -213,7 +261,7 @@ TEST(DecideLife, NeverFreesWhatIsNotStoredAndAlwaysComesToAnEnd) {
     facts.finished = (bits & 8) != 0;
     facts.unflushed = (bits & 16) != 0;
     facts.flush_wanted = (bits & 32) != 0;
-    if ((bits & 64) != 0) facts.now = kStart + 50min;
+    if ((bits & 64) != 0) facts.now = facts.last_step = kStart + 50min;
     const LifeDecision decision = decide_life(facts);
     if (decision.action == LifeAction::kFree) {
       ++freed;

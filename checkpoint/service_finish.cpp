@@ -62,6 +62,7 @@ void ServiceImpl::flush(const std::function<void(const Status&)>& then) {
   begin_urgent();
   spdlog::info("writing step {} to the store", info.step);
   UploadTask task{arena_, slot, *identity_of(info), 0, 1};
+  task.look_first = memory_.hello().node_count() > 1;
   if (shares(info)) {
     task.part = info.part;
     task.of = info.of;
@@ -110,6 +111,9 @@ void ServiceImpl::let_go(const UploadTask& task, bool stored, bool is_bad) {
 // ---- finish ----
 
 void ServiceImpl::finish(const Peer& peer, const service::Finish& request) {
+  const Attempt newest = newest_attempt();
+  if (request.attempt() != 0 && request.attempt() < newest.value)
+    return refuse(peer, "stale", fmt::format("attempt {} has come after it", newest));
   const Step step{request.step()};
   if (request.elsewhere()) {
     finished_ = {step, Digest{}, {}};

@@ -62,7 +62,7 @@ class ServiceImpl final : public Service {
     Time alone_from{};           // ... from then on this node writes the whole of it
   };
   struct Ending {
-    Peer peer;
+    std::optional<Peer> peer;  // none: nobody has asked for it
     Attempt below;
     Time deadline;
   };
@@ -142,6 +142,7 @@ class ServiceImpl final : public Service {
   void ask(const Peer& peer, const service::Ask& ask);
   void launch(const Peer& peer, const service::Launch& request);
   void end_gang(const Peer& peer, const service::EndGang& request);
+  void begin_ending(Attempt below, const std::optional<Peer>& peer);
   void look_at_endings();
   [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
   [[nodiscard]] Attempt newest_attempt() const;
@@ -260,6 +261,7 @@ class ServiceImpl final : public Service {
   Time last_visit_;
   Time last_question_{};
   Time last_supervisor_;
+  Time last_step_{};
   Time gang_expected_until_{};
   std::vector<Ending> endings_;
   LaunchBook launches_;

@@ -69,6 +69,7 @@ void ServiceImpl::launch(const Peer& peer, const service::Launch& request) {
         spdlog::error("launch of attempt {}: {}", attempt, launched.error().message);
         return reply(peer, launched.error());
       }
+      supervised_ = true;
       spdlog::info("launched what attempt {} is to run here", attempt);
       done(peer);
     };
@@ -80,9 +81,11 @@ void ServiceImpl::launch(const Peer& peer, const service::Launch& request) {
 void ServiceImpl::end_gang(const Peer& peer, const service::EndGang& request) {
   if (request.below() < 0 || request.below() > kMaxAttempt)
     return reply(peer, error(Code::kInvalid, "there is no attempt {}", request.below()));
-  const Attempt newest = newest_attempt();
-  const Attempt below = request.below() > 0 ? Attempt{request.below()} : newest.next();
-  if (newest < below) {
+  begin_ending(request.below() > 0 ? Attempt{request.below()} : newest_attempt().next(), peer);
+}
+
+void ServiceImpl::begin_ending(Attempt below, const std::optional<Peer>& peer) {
+  if (newest_attempt() < below) {
     gang_thread_.interrupt();
     gang_expected_until_ = {};
   }
@@ -114,11 +117,14 @@ void ServiceImpl::look_at_endings() {
     for (const ProcessId& process : left) (void)send_signal(process, SIGKILL);
     if (left.empty()) {
       remove_attempt_folders(settings_.arena_folder, ending.below);
-      return done(ending.peer), true;
+      if (ending.peer) done(*ending.peer);
+      return true;
     }
     if (now() < ending.deadline) return false;
-    reply(ending.peer, error(Code::kRestart, "{} processes do not end after SIGKILL, first {}",
-                             left.size(), left.front().pid));
+    const Error failed = error(Code::kRestart, "{} processes do not end after SIGKILL, first {}",
+                               left.size(), left.front().pid);
+    if (ending.peer) reply(*ending.peer, failed);
+    if (!ending.peer) spdlog::error("{}", failed.message);
     return true;
   });
 }

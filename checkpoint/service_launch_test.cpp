@@ -2,6 +2,8 @@
 // program, real processes.
 #include <signal.h>
 
+#include <thread>
+
 #include "checkpoint/launch_book.h"
 #include "checkpoint/service_keys.h"
 #include "checkpoint/service_test_util.h"
@@ -13,6 +15,7 @@ class LaunchTest : public ServiceTest {
  protected:
   void SetUp() override {
     ServiceTest::SetUp();
+    write_job("interval: 1h", recovery_);
     auto keys = make_service_keys(launch_.job_directory / "service.keys");
     ASSERT_TRUE(keys) << keys.error().message;
     start();
@@ -82,6 +85,7 @@ class LaunchTest : public ServiceTest {
       "echo $$ >> $NOTES; for i in 1 2; do sh -c 'echo $$ >> $NOTES; sleep 1000' & done; "
       "sh -c 'echo $$ >> $NOTES; sleep 1000'";
   std::unique_ptr<ServiceClient> supervisor_;
+  std::string recovery_;
 };
 
 TEST_F(LaunchTest, BeginsACommandInASessionOfItsOwnAndEndsAllOfIt) {
@@ -134,6 +138,7 @@ TEST_F(LaunchTest, KnowsWhatAServiceThatWasKilledHadLaunched) {
 
 TEST_F(LaunchTest, NothingOfAnEndedAttemptBeginsOrRegistersAnyMore) {
   ASSERT_TRUE(end_gang(4));
+  ASSERT_FALSE(launch(3));
   EXPECT_EQ(launch(3).error().code, Code::kStale);
   kill_service();
   start();
@@ -246,6 +251,97 @@ TEST_F(LaunchTest, WhatIsAskedOfAGangIsToldToThatOneOnly) {
   EXPECT_NE(mapped_->requests().load() & kRequestDrain, 0u);
   ASSERT_TRUE(say_hello(5));
   EXPECT_EQ(mapped_->requests().load() & kRequestDrain, 0u);
+}
+
+// The test is the supervisor: it is silent for longer than the lease.
+class LeaseTest : public LaunchTest {
+ protected:
+  void SetUp() override {
+    recovery_ = "lease: 1s, supervisor_timeout: 1h";
+    LaunchTest::SetUp();
+  }
+  [[nodiscard]] bool ended() const { return logged("ending the gang here"); }
+  // A worker that is registered and does nothing.
+  [[nodiscard]] ProcessId make_worker(std::int64_t attempt) {
+    auto child = spawn({.argv = {"sleep", "1000"}, .detach = true});
+    SUREFOOT_CHECK(child.has_value());
+    RankLine& line = mapped_->line(0);
+    line.attempt.store(attempt);
+    line.rank.store(0);
+    std::memcpy(static_cast<void*>(&line.process), &*child, sizeof *child);
+    return *child;
+  }
+};
+
+TEST_F(LeaseTest, EndsWhatWasLaunchedWhenNoSupervisorIsHeard) {
+  ASSERT_TRUE(launch(3));
+  ASSERT_TRUE(wait_for(4));
+  EXPECT_TRUE(eventually([&] { return all_are_gone(); }));
+  EXPECT_TRUE(ended());
+  ASSERT_FALSE(launch(3));
+  EXPECT_EQ(launch(3).error().code, Code::kStale);
+  ASSERT_TRUE(launch(4)) << "the next attempt";
+}
+
+TEST_F(LeaseTest, EndsTheWorkersWhenStepsStopAndNotWhileTheyGoOn) {
+  service::Hello hello = hello_of(3, layout_);
+  hello.set_supervised(true);
+  ASSERT_TRUE(say(hello));
+  join(3);
+  make_step(0);
+  const ProcessId worker = make_worker(3);
+  std::int64_t step = 0;
+  // A step now and then; nobody asks on the supervisor's side.
+  for (const Time until = now() + 3s; now() < until; ::usleep(100000)) make_step(++step);
+  EXPECT_TRUE(is_alive(worker));
+  EXPECT_FALSE(ended());
+  EXPECT_TRUE(eventually([&] { return !is_alive(worker); })) << "steps have stopped";
+  EXPECT_TRUE(ended());
+  EXPECT_EQ(status().ready_step(), step) << "nothing that was finished is lost";
+}
+
+TEST_F(LeaseTest, SparesAGangWhoseSupervisorIsHeardAndOneWithoutSupervisor) {
+  service::Request looking;
+  looking.mutable_status();
+  service::Hello hello = hello_of(3, layout_);
+  hello.set_supervised(true);
+  ASSERT_TRUE(say(hello));
+  join(3);
+  make_step(0);
+  const ProcessId worker = make_worker(3);
+  for (const Time until = now() + 2500ms; now() < until; ::usleep(100000))
+    ASSERT_TRUE(supervisor_->call(looking, now() + kPatience));
+  EXPECT_TRUE(is_alive(worker));
+  ASSERT_TRUE(end_gang(4));
+  EXPECT_FALSE(is_alive(worker));
+
+  hello.set_attempt(4);
+  hello.set_supervised(false);
+  ASSERT_TRUE(say(hello));
+  join(4);
+  const ProcessId other = make_worker(4);
+  std::this_thread::sleep_for(2s);
+  EXPECT_TRUE(is_alive(other));
+  EXPECT_FALSE(ended());
+  (void)end_processes({other}, now() + kPatience);
+}
+
+TEST_F(LaunchTest, WhatASupervisorOfAnOlderAttemptSaysIsStale) {
+  ASSERT_TRUE(say_hello(4));
+  make_step(0);
+  service::Request shutdown;
+  shutdown.mutable_shutdown()->set_attempt(3);
+  EXPECT_EQ(supervisor_->call(shutdown, now() + kPatience).error().code, Code::kStale);
+  service::Request finish;
+  finish.mutable_finish()->set_step(max_steps_);
+  finish.mutable_finish()->set_attempt(3);
+  EXPECT_EQ(supervisor_->call(finish, now() + kPatience).error().code, Code::kStale);
+  ASSERT_TRUE(end_gang(3));
+  make_step(1);
+  EXPECT_EQ(status().ready_step(), 1);
+  shutdown.mutable_shutdown()->set_attempt(4);
+  EXPECT_TRUE(supervisor_->call(shutdown, now() + kPatience));
+  EXPECT_TRUE(eventually([&] { return !service_process(); }));
 }
 
 TEST_F(LaunchTest, TellsWhichLifeOfTheMachineItIs) {

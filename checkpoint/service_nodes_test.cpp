@@ -197,6 +197,46 @@ TEST_F(Nodes, OneStoresTheWholeLastStepWhenTheOthersShareDoesNotCome) {
   EXPECT_EQ(stored_steps().front(), 4);
 }
 
+// Left alone for arena_ttl, as nobody but the test sends them anything.
+class LeftAlone : public Nodes {
+ protected:
+  void SetUp() override {
+    launch_.sets = {"checkpoint.arena_ttl=1s"};
+    Nodes::SetUp();
+  }
+  void make_steps() {
+    begin(1, {0, 1});
+    for (std::int64_t number = 0; number <= 3; ++number) step(number);
+    await_rest();
+    step(4);
+    // Its workers never were processes that could be seen to be gone.
+    service::Request request;
+    request.mutable_end_gang();
+    for (const int node : gang_)
+      ASSERT_TRUE(nodes_[node]->client().call(request, now() + kPatience));
+  }
+  [[nodiscard]] bool has_given_up(int node) const {
+    return !std::filesystem::exists(nodes_[node]->arena());
+  }
+};
+
+TEST_F(LeftAlone, OneStoresTheLastStepOfAGangThatWasLeftAlone) {
+  make_steps();
+  // The memory goes when its node knows the step to be in the store.
+  for (const int node : gang_) ASSERT_TRUE(eventually([&] { return has_given_up(node); }));
+  EXPECT_EQ(stored_steps().front(), 4);
+  EXPECT_EQ(parts_of(4).size(), 1u);
+  EXPECT_TRUE(logged("step 4 was stored by another node"));
+}
+
+TEST_F(LeftAlone, TheNextStoresTheLastStepWhenTheFirstIsGone) {
+  make_steps();
+  nodes_[0]->kill();
+  ASSERT_TRUE(eventually([&] { return has_given_up(1); }));
+  EXPECT_EQ(stored_steps().front(), 4);
+  EXPECT_FALSE(logged("was stored by another node"));
+}
+
 TEST_F(Nodes, NeverOfferASetOfWhichOneDiedAndCleanItUp) {
   begin(1, {0, 1});
   step(0);

@@ -277,6 +277,8 @@ void ServiceImpl::take_newer_instead(int slot, const Upload& upload) {
 // ---- the service's own end ----
 
 void ServiceImpl::shutdown(const Peer& peer, const service::Shutdown& request) {
+  if (request.attempt() != 0 && request.attempt() < newest_attempt().value)
+    return refuse(peer, "stale", fmt::format("attempt {} has come after it", newest_attempt()));
   const bool remove = request.remove();
   const bool end = remove || !request.flush();
   const auto leave = [this, peer, remove, end](const Status& flushed) {
@@ -305,6 +307,12 @@ LifeFacts ServiceImpl::life_facts() const {
   facts.drain_asked = drain_asked_;
   facts.last_visit = last_visit_;
   facts.last_supervisor = last_supervisor_;
+  facts.last_step = last_step_;
+  facts.lease = std::chrono::milliseconds(settings_.job.recovery().lease());
+  if (arena_ && !departure_ && memory_.hello().node_count() > 1) {
+    facts.flush_turn =
+        flush_turn(memory_.hello().node_index(), arena_->spec().state_bytes, stored_rate_);
+  }
   facts.flush_not_before = flush_not_before_;
   facts.arena_ttl = std::chrono::milliseconds(settings_.job.checkpoint().arena_ttl());
   facts.supervisor_timeout =
@@ -319,16 +327,21 @@ void ServiceImpl::decide_about_life() {
     last_visit_ = now();
     gang_expected_until_ = {};
   }
-  const bool launched = launches_.anything_runs();
-  if (launched) last_visit_ = now();
-  if (!gang_thread_.idle() || !store_thread_.idle() || !endings_.empty()) return;
   LifeFacts facts = life_facts();
   facts.workers = at_work;
-  facts.launched = launched;
+  facts.launched = launches_.anything_runs();
+  if (facts.launched) last_visit_ = facts.now;
   const LifeDecision decision = decide_life(facts);
+  if (!endings_.empty()) return;
+  // What is in hand may be the very thing that hangs.
+  const bool idle = gang_thread_.idle() && store_thread_.idle();
+  if (!idle && decision.action != LifeAction::kEndGang) return;
   switch (decision.action) {
     case LifeAction::kGoOn:
       return;
+    case LifeAction::kEndGang:
+      spdlog::warn("ending the gang here: {}", decision.reason);
+      return begin_ending(newest_attempt().next(), std::nullopt);
     case LifeAction::kAskDrain:
       spdlog::warn("asking the workers to leave: {}", decision.reason);
       drain_asked_ = flush_wanted_ = true;

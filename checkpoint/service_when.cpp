@@ -24,6 +24,7 @@ void ServiceImpl::read_step_times() {
   for (const StepRecord& record : arena_->read(meter_from_)) {
     const Time finished{std::chrono::nanoseconds(record.finished_ns)};
     if (record.kind == StepRecord::kTrain) {
+      last_step_ = std::max(last_step_, std::min(finished, now()));
       meter_.step_finished(record.attempt, record.step, finished);
     } else {
       meter_.pause();

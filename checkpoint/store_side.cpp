@@ -89,6 +89,13 @@ UploadResult StoreSide::upload(const UploadTask& task, const Control& control) {
   auto all = checkpoints();
   if (!all) return failed(all.error());
   if (auto mine = claim(control); !mine) return failed(mine.error());
+  if (task.look_first) {
+    if (const auto good = (*all)->verify(task.identity.step, control)) {
+      UploadResult result = durable(**all, *good, control);
+      result.notes.push_back(fmt::format("step {} was stored by another node", good->step()));
+      return result;
+    }
+  }
   UploadResult stored;
   if (auto put = store_part(**all, task, control, stored); !put) {
     if (put.error().code == Code::kCorrupt)
@@ -170,9 +177,14 @@ UploadResult StoreSide::verify_and_clean(CheckpointStore& checkpoints, const Upl
   if (!verified && verified.error().code == Code::kCorrupt)
     verified = checkpoints.verify(step, control);
   if (!verified) return does_not_read_back(task, verified.error(), control);
-  verified_ = std::max(verified_.value_or(step), step);
+  return durable(checkpoints, *verified, control);
+}
+
+UploadResult StoreSide::durable(CheckpointStore& checkpoints, const Verified& newest,
+                                const Control& control) {
+  verified_ = std::max(verified_.value_or(newest.step()), newest.step());
   UploadResult result{UploadOutcome::kDurable, "published and verified", 0, true, {}};
-  auto cleaned = checkpoints.clean(*verified, retention_, control);
+  auto cleaned = checkpoints.clean(newest, retention_, control);
   if (!cleaned) {
     result.notes.push_back("old checkpoints stay for now: " + cleaned.error().message);
     return result;

@@ -44,6 +44,7 @@ struct UploadTask {
   int part = 0;
   int of = 1;
   bool part_stored = false;  // this node's part is in the store: only others are waited for
+  bool look_first = false;   // another node may have stored the very step
 };
 enum class UploadOutcome {
   kDurable,   // published, read back and verified
@@ -105,6 +106,8 @@ class StoreSide {
                     UploadResult& result);
   UploadResult verify_and_clean(CheckpointStore& checkpoints, const UploadTask& task,
                                 const Control& control);
+  UploadResult durable(CheckpointStore& checkpoints, const Verified& newest,
+                       const Control& control);
   UploadResult does_not_read_back(const UploadTask& task, const Error& why, const Control& control);
   UploadResult failed(const Error& why);
 

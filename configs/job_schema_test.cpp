@@ -31,9 +31,11 @@ TEST(Schema, DocumentsEveryKeyAndItsDefaultsFit) {
     const config::Key& options = key_of(*key.field);
     EXPECT_FALSE(options.doc().empty()) << key.path;
     EXPECT_FALSE(options.required() && !options.default_value().empty()) << key.path;
-    // Without a default an absent number would be a 0 that nobody wrote.
-    const bool is_text = key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
-    EXPECT_TRUE(options.required() || !options.default_value().empty() || is_text ||
+    // Without a default an absent number would be a 0 that nobody wrote. An absent list is an empty
+    // one.
+    const bool may_be_absent =
+        key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING || key.field->is_repeated();
+    EXPECT_TRUE(options.required() || !options.default_value().empty() || may_be_absent ||
                 is_section(*key.field))
         << key.path;
     const bool is_number = key.field->cpp_type() == FieldDescriptor::CPPTYPE_INT32 ||

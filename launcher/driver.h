@@ -19,6 +19,7 @@
 #include "configs/job_directory.h"
 #include "launcher/console.h"
 #include "launcher/journal.h"
+#include "launcher/node_link.h"
 
 namespace surefoot {
 
@@ -36,6 +37,8 @@ struct DriverSettings {
   std::vector<std::string> faults;  // to_text(InjectedFault), all of the job's life
   bool faults_count = false;
   bool accept_changes = false;
+  // bring_model.h, bound to the job.
+  BringModel bring_model;
   bool cancel = false;  // end what is there, free it, and stop
 };
 

@@ -34,8 +34,10 @@ struct FleetRules {
   bool allow_mixed_hardware = false;
 };
 
-// A machine that was announced to go and answers so long after its time stays after all.
+// A machine that was announced to go and answers so long after its time stays after all. One whose
+// time was not named would have gone within half a minute.
 inline constexpr Duration kOutlivedNotice = std::chrono::minutes(2);
+inline constexpr Duration kUsualNotice = std::chrono::seconds(30);
 // Strikes that are older do not count.
 inline constexpr Duration kStrikeMemory = std::chrono::hours(1);
 inline constexpr Duration kFirstRetry = std::chrono::seconds(1);
@@ -67,12 +69,14 @@ struct Node {
   bool listed = true;  // the user's list names it now
   Standing standing = Standing::kOut;
   Time due{};
+  Time back_at{};                  // kOut: not before it, also where `due` says never for now
   bool tried = false;              // it has answered this supervisor, or has failed to
   int failures = 0;                // to start its service, in a row
   std::vector<Time> strikes;       // when it was lost or its workers failed; within kStrikeMemory
   bool leaves = false;             // it was announced to go
   std::optional<Time> leaves_at;   // none: not known when
   std::optional<Time> noticed_at;  // when that was told
+  std::string noticed_boot;        // of which of its lives; empty: not known
   NodeFacts facts;
   Step ready{-1};        // newest READY snapshot when it answered first
   Step durable{-1};      // newest verified checkpoint, as it sees the store
@@ -80,8 +84,19 @@ struct Node {
   bool lost = false;     // ... since it does not answer any more
   bool in_gang = false;  // the open attempt runs on it
   Attempt stain;         // it may still run something of this attempt; 0: it does not
+  bool back = false;     // it was lost to the open attempt, and has answered since
   Attempt spared;        // by the StartService in hand or last answered
   bool up() const { return standing == Standing::kReady; }
+  // When it stays after all, if it still answers.
+  Time outlives_notice() const {
+    return leaves_at.value_or(noticed_at.value_or(Time{}) + kUsualNotice) + kOutlivedNotice;
+  }
+  void forget_notice() {
+    leaves = false;
+    leaves_at.reset();
+    noticed_at.reset();
+    noticed_boot.clear();
+  }
 };
 using Fleet = std::vector<Node>;
 
@@ -95,10 +110,16 @@ struct Member {
 // May take part in the next attempt.
 [[nodiscard]] bool usable(const Node& node);
 
-// The machines for the next attempt: those that are usable, at most max_nodes, no more workers than
-// a step has micro-batches; machines of the last attempt and with the newest snapshots first, the
-// list's order otherwise, and the result in the list's order. Fewer than min_nodes: none.
-[[nodiscard]] std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet);
+// The machines for the next attempt: those that are usable and alike, at most max_nodes, no more
+// workers than a step has micro-batches; machines of the last attempt and with the newest snapshots
+// first, the list's order otherwise, and the result in the list's order. Fewer than min_nodes:
+// none. What the machines must be alike in: `reference`, where that is known.
+[[nodiscard]] std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet,
+                                         const NodeFacts& reference);
+
+// What most of the usable machines that fit `reference` are: what a job runs on that has not run.
+[[nodiscard]] NodeFacts commonest(const FleetRules& rules, const Fleet& fleet,
+                                  const NodeFacts& reference);
 
 [[nodiscard]] int workers_of(const std::vector<Member>& members);
 // Micro-batches of the rank that has most of them: what decides how long a step takes.

@@ -18,6 +18,7 @@ constexpr Duration kServiceStart = 25s;
 constexpr Duration kTraces = 4500ms;
 constexpr Duration kEndHere = 3s;
 constexpr Duration kServiceSilence = 5s;  // arbitrary; of the only machine, whose process is seen
+constexpr Duration kLogs = 2s;            // of one look at a machine's logs
 constexpr Duration kNoticeLeft = 30s;     // of a machine that names no time: what clouds give
 
 std::string outcome_of(const Status& status) {
@@ -113,7 +114,9 @@ std::vector<std::string> Machines::peers_of(core::NodeId node) const {
   for (const auto& [other, machine] : machines_) {
     if (other == node || !machine.watched || peers.size() == kMostPeers) continue;
     const std::string& endpoint = machine.prepared->access.endpoint;
-    if (endpoint.starts_with("tcp://")) peers.push_back(endpoint.substr(6));
+    // The supervisor's own machine listens for itself only.
+    const bool reachable = endpoint.starts_with("tcp://") && !machine.prepared->access.local;
+    if (reachable) peers.push_back(endpoint.substr(6));
   }
   return peers;
 }
@@ -222,6 +225,34 @@ void Machines::check_ending(Attempt attempt) {
   if (round.lost) return;
   round.failed.empty() ? tell(core::GangEnded{attempt})
                        : tell(core::GangNotEnded{attempt, round.failed});
+}
+
+// ---- Logs ----
+
+void Machines::follow_logs(core::NodeId node, Attempt attempt, const std::vector<int>& ranks) {
+  Machine& machine = machines_[node];
+  machine.mirror.reset();
+  if (context_->alone || !machine.prepared || machine.prepared->access.local ||
+      machine.prepared->status.shares_directory())
+    return;
+  machine.mirror = std::make_shared<LogMirror>(context_->directory.attempt_logs(attempt),
+                                               machine.prepared->access.host, attempt, ranks);
+  machine.logs = std::make_unique<TaskThread>(inbox_);
+}
+
+void Machines::mirror_logs() {
+  for (auto& [node, machine] : machines_) {
+    if (!machine.mirror || !machine.watched || !machine.logs->idle()) continue;
+    machine.logs->start([mirror = machine.mirror, address = machine.prepared->address,
+                         id = context_->job_id]() -> Inbox::Item {
+      ServiceClient client(address, id);
+      const auto call = [&](service::Request request, Time deadline) {
+        return client.call(std::move(request), deadline);
+      };
+      (void)mirror->pull(call, now() + kLogs);
+      return {};
+    });
+  }
 }
 
 std::vector<RankPlace> Machines::places(const std::set<core::NodeId>& nodes,

@@ -17,6 +17,7 @@
 #include "launcher/journal.h"
 #include "launcher/mpirun/gang.h"
 #include "launcher/node_link.h"
+#include "launcher/nodes/log_mirror.h"
 #include "launcher/observer.h"
 #include "launcher/service_watch.h"
 #include "launcher/supervisor.h"
@@ -59,6 +60,10 @@ class Machines {
   void finish(supervisor::NodeId node, Step step, Duration patience, std::int64_t action);
   void flush(const std::vector<supervisor::NodeId>& nodes, std::int64_t action);
   void free(std::int64_t action);
+  // From now on the logs of these ranks are brought here from where they run, where that does not
+  // share the job directory; mirror_logs() takes what is new, now and then.
+  void follow_logs(supervisor::NodeId node, Attempt attempt, const std::vector<int>& ranks);
+  void mirror_logs();
   // Where all ranks are, by the members that are ready (alone: the one), and what else of mpirun's
   // session is on this machine, into the attempt's logs.
   void collect_traces(const supervisor::Fleet& fleet, Attempt attempt,
@@ -77,6 +82,8 @@ class Machines {
     std::string name;
     std::shared_ptr<NodeLink> link;
     std::unique_ptr<TaskThread> commands;
+    std::unique_ptr<TaskThread> logs;
+    std::shared_ptr<LogMirror> mirror;  // used on `logs` only
     std::unique_ptr<ServiceWatch> watch;
     std::optional<NodeLink::Prepared> prepared;
     std::optional<service::StatusReply> status;

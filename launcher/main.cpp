@@ -20,11 +20,13 @@ struct Verb {
     std::fputs(leave.text.c_str(), leave.code == 0 ? stdout : stderr);
     return leave.code;
   }
-  int operator()(const RunArguments& arguments) const { return run_verb(arguments); }
+  int operator()(const RunArguments& arguments) const { return run_verb(arguments, open_store_of); }
   int operator()(const ValidateArguments& arguments) const { return validate_verb(arguments); }
   int operator()(const StatusArguments& arguments) const { return status_verb(arguments); }
   int operator()(const LogsArguments& arguments) const { return logs_verb(arguments); }
-  int operator()(const CancelArguments& arguments) const { return cancel_verb(arguments); }
+  int operator()(const CancelArguments& arguments) const {
+    return cancel_verb(arguments, open_store_of);
+  }
   int operator()(const NodesArguments& arguments) const { return nodes_verb(arguments); }
   int operator()(const DrainArguments& arguments) const { return drain_verb(arguments); }
   int operator()(const CheckpointsArguments& arguments) const {

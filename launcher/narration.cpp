@@ -31,6 +31,8 @@ std::string doing_text(const core::State& state) {
       return "ending the attempt";
     case core::Doing::kBackingOff:
       return "waiting before the next attempt";
+    case core::Doing::kSaving:
+      return "storing the newest step, which other machines do not hold";
     case core::Doing::kFinishing:
       return "storing and exporting";
     case core::Doing::kClosing:

@@ -75,6 +75,7 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
     SUREFOOT_TRY(call(std::move(request), deadline));
   }
   SUREFOOT_ASSIGN(prepared.status, status(~std::uint64_t{0}, deadline));
+  shares_directory_ = prepared.status.shares_directory();
   const std::string boot = prepared.status.boot_id();
   if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
     SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, deadline));
@@ -87,19 +88,17 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
   return prepared;
 }
 
-Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers, Time deadline) {
+// The first one's object is there before anybody looks for it.
+Status NodeLink::probe_store(Time deadline) {
+  StoreProbe& probe = *context_->probe;
+  std::unique_lock turn = probe.turn();
+  const bool first = probe.put_by.empty();
+  if (!first) turn.unlock();
   service::Request request;
   service::Check& check = *request.mutable_check();
   check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
-  for (const std::string& peer : peers) check.add_connect_to(peer);
-  check.set_describe(true);
-  StoreProbe& probe = *context_->probe;
-  // The first one's object is there before anybody looks for it.
-  std::unique_lock turn = probe.turn();
-  const bool first = probe.put_by.empty();
   first ? check.set_put_probe(probe.name()) : check.set_get_probe(probe.name());
-  if (!first) turn.unlock();
-  SUREFOOT_ASSIGN(service::Reply reply, call(std::move(request), deadline));
+  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
   if (!reply.check().put_error().empty()) {
     return error(Code::kRetry, "{}: cannot write to checkpoint.to: {}", name_,
                  reply.check().put_error());
@@ -109,7 +108,17 @@ Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers
                  name_, reply.check().get_error());
   }
   if (first) probe.put_by = name_;
-  return reply;
+  return {};
+}
+
+Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers, Time deadline) {
+  SUREFOOT_TRY(probe_store(deadline));
+  service::Request request;
+  service::Check& check = *request.mutable_check();
+  check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
+  for (const std::string& peer : peers) check.add_connect_to(peer);
+  check.set_describe(true);
+  return call(std::move(request), deadline);
 }
 
 Status NodeLink::drain(Attempt attempt) {
@@ -152,8 +161,13 @@ Result<std::string> NodeLink::trace(Attempt attempt, Duration patience) {
 Result<service::FinishReply> NodeLink::finish(Step step, Time deadline) {
   service::Request request;
   request.mutable_finish()->set_step(step.value);
-  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
-  return reply.finish();
+  SUREFOOT_ASSIGN(service::Reply reply, call(std::move(request), deadline));
+  service::FinishReply& finish = *reply.mutable_finish();
+  if (here_ || shares_directory_) return finish;
+  SUREFOOT_ASSIGN(const Exported exported,
+                  context_->bring_model(step, finish.weights_sha256(), deadline));
+  finish.set_folder(exported.folder.string());
+  return finish;
 }
 
 Status NodeLink::finished_elsewhere(Step step) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/export.h"
 #include "checkpoint/service_client.h"
 #include "configs/job_directory.h"
 #include "launcher/nodes/bootstrap.h"
@@ -32,6 +34,10 @@ class StoreProbe {
   std::string name_;
 };
 
+// Where the finished model is not seen here: brings it (bring_model.h).
+using BringModel =
+    std::function<Result<Exported>(Step step, const std::string& weights_sha256, Time deadline)>;
+
 // The same for all machines of a job.
 struct NodeContext {
   bool alone = true;  // the job runs on this machine only
@@ -42,6 +48,7 @@ struct NodeContext {
   BootstrapSettings others;  // not alone
   JobDirectory directory;
   std::shared_ptr<StoreProbe> probe;
+  BringModel bring_model;
 };
 
 class NodeLink {
@@ -73,6 +80,7 @@ class NodeLink {
   // Where the ranks of a gang are that hangs, as text.
   [[nodiscard]] Result<std::string> trace(Attempt attempt, Duration patience);
 
+  // The model lies in the job's directory here afterwards.
   [[nodiscard]] Result<service::FinishReply> finish(Step step, Time deadline);
   Status finished_elsewhere(Step step);
   Status flush();
@@ -85,12 +93,14 @@ class NodeLink {
  private:
   [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers,
                                                  Time deadline);
+  Status probe_store(Time deadline);
   Status shut_down(bool flush, bool remove, Duration patience);
   Status free_folder();
 
   std::shared_ptr<const NodeContext> context_;
   std::string name_;
   bool here_ = true;
+  bool shares_directory_ = true;
   std::optional<ServiceClient> client_;
   std::string checked_boot_;  // in this life it was looked over
   supervisor::NodeFacts facts_;

@@ -117,6 +117,7 @@ void Machine::proceed(std::string_view sentence) {
       return because("the machines of the gang left behind are asked first");
     }
     open_attempt_end();
+    close_the_asking();
     if (s_.gang_alive && !stopping()) {
       s_.stage = Stage::kStepping;
       return drain(Outcome::kAbandoned, s_.now + rules_.drain_timeout,
@@ -125,9 +126,10 @@ void Machine::proceed(std::string_view sentence) {
     return end_gang(Outcome::kAbandoned, "a gang is never adopted: the one left behind is ended");
   }
   if (stopping()) return close(sentence);
-  std::vector<Member> members = members_for_launch();
-  members.empty() ? assemble() : launch(std::move(members));
   because(sentence);
+  std::vector<Member> members = members_for_launch();
+  if (members.empty()) return assemble();
+  if (!secures_steps(members)) launch(std::move(members));
 }
 
 void Machine::open_attempt_end() {
@@ -138,6 +140,7 @@ void Machine::open_attempt_end() {
 
 void Machine::launch(std::vector<Member> members) {
   History& h = s_.history;
+  if (s_.members.empty() && !alone()) settle_reference();
   h.attempt = h.attempt.next();
   h.attempt_open = true;
   h.gang.clear();
@@ -215,7 +218,17 @@ void Machine::learn(Step finished) {
   s_.history.failures_in_row = s_.history.idle_in_row = 0;
 }
 
+// While its machines are asked for, the gang left behind goes on.
+bool Machine::is_of_leftover(Attempt attempt) const {
+  return s_.leftover && s_.doing == Doing::kAssembling && attempt == s_.history.attempt;
+}
+
 void Machine::on(const StepFinished& e) {
+  if (is_of_leftover(e.attempt) && e.step > s_.attempt_step && e.step <= rules_.max_steps) {
+    s_.attempt_step = e.step;
+    learn(e.step);
+    return because("a step of the gang left behind is finished", false);
+  }
   if (!is_current(e.attempt)) return;
   if (e.step <= s_.attempt_step) return ignore("this step was told before");
   if (e.step > rules_.max_steps) return ignore("the job has no such step");
@@ -260,6 +273,10 @@ void Machine::on(const FaultFired& e) {
 }
 
 void Machine::on(const GangExited& e) {
+  if (is_of_leftover(e.attempt)) {
+    s_.gang_alive = false;
+    return because("the gang left behind has exited, it needs no drain", false);
+  }
   if (!is_current(e.attempt)) return;
   if (s_.exited) return ignore("its exit was told before");
   const Time died = clamped(e.died);

@@ -181,8 +181,8 @@ struct ServiceStartFailed {
   std::string message;
   NodeId node = 0;
 };
-// The machine has not answered for heartbeat_timeout, or for a second after a gang's end. Not told
-// of the only machine of a job.
+// The machine has not answered for heartbeat_timeout, or for a second after a gang's end. Told
+// again as long as it is so. Not told of the only machine of a job.
 struct NodeLost {
   NodeId node = 0;
   std::string message;  // "it has not answered for 5 s"
@@ -220,7 +220,7 @@ struct GangExited {
   Time died;  // last sign of life of the culprit
 };
 // mpirun and every worker of it on a machine that is not lost are verified gone, and their last
-// StepFinished were told.
+// StepFinished and StageReached were told.
 struct GangEnded {
   Attempt attempt;
 };
@@ -280,7 +280,8 @@ struct Event {
 // idempotent but LaunchGang, which the journal makes safe: its attempt is recorded as open first.
 
 // Find the machine's running one, or start it; end what attempts below `spare` have left there, and
-// look the machine over -> ServiceAnswered | ServiceStartFailed.
+// look the machine over -> ServiceAnswered | ServiceStartFailed. Of several for one machine only
+// the last one's outcome is told.
 struct StartService {
   NodeId node = 0;
   Attempt spare;
@@ -309,12 +310,14 @@ struct TellEveryone {};
 struct FinishJob {
   NodeId node = 0;
 };
-// Newest READY step to the store, by the first of these machines that can; arena and service stay
-// for arena_ttl -> ArenaFlushed.
+// The newest READY step on these machines to the store, by one of those that hold it: the first of
+// them that can. Arena and service stay for arena_ttl -> ArenaFlushed. Asked when the job stops,
+// and when only machines that go hold the newest step (kSaving).
 struct FlushAndKeepArena {
   std::vector<NodeId> nodes;
 };
-// End the services, remove the arenas -> ArenaFreed.
+// End the services and what of the job still runs on their machines, remove the arenas
+// -> ArenaFreed.
 struct FreeArena {};
 // For journal and log. No answer.
 struct RecordAttemptEnd {
@@ -346,6 +349,7 @@ enum class Doing {
   kCollecting,  // it hangs; traces are taken
   kEnding,      // it is being ended, or has exited and is being verified gone
   kBackingOff,
+  kSaving,     // machines that go hold the newest step: it is stored before others go on
   kFinishing,  // all steps are done; the service stores and exports
   kClosing,    // the arena is flushed or freed, then Stop
   kStopped,
@@ -359,14 +363,17 @@ struct State {
   Time deadline = Time::max();  // of `doing`
 
   Fleet fleet;
-  NodeFacts reference;        // what machines have to be like
-  bool service_seen = false;  // one has answered this supervisor, so finished_step is right
+  Time fleet_due = Time::max();  // before it no machine of it is due
+  NodeFacts reference;           // what machines have to be like
+  bool service_seen = false;     // one has answered this supervisor, so finished_step is right
+  Step secured{-1};              // newest step that was brought to the store, or could not be
   bool launched = false;  // by this supervisor: machines that have not answered are not waited for
   std::vector<Member> members;  // of the attempt in hand
   Time grow_at = Time::max();   // then the gang is drained, to go on with more machines
 
   // The attempt in hand, while history.attempt_open.
   Stage stage = Stage::kLaunching;
+  Step restored{-1};        // the newest step that its machines can begin after
   Step attempt_step{-1};    // newest step finished by it; -1: none
   bool leftover = false;    // of a dead supervisor
   bool gang_alive = false;  // leftover only: worth a drain
@@ -397,7 +404,8 @@ struct State {
   Recovery recovery;
 };
 
-// When decide() wants TimerFired at the latest, if nothing else happens. Time::max(): never
+// When decide() wants TimerFired at the latest, if nothing else happens; now and then for nothing,
+// since it is not looked for the next machine that is due after each event. Time::max(): never
 // (stopped, or not yet opened).
 [[nodiscard]] Time deadline(const Rules& rules, const State& state);
 

@@ -6,12 +6,6 @@
 namespace surefoot::supervisor {
 namespace {
 
-// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
-// is READY already. The same goes for an evaluation.
-bool worth_a_drain(Stage stage) {
-  return stage == Stage::kStepping || stage == Stage::kFinishing;
-}
-
 constexpr Duration kGrowthPatience = std::chrono::seconds(1);
 
 }  // namespace
@@ -22,6 +16,7 @@ void Machine::on(const Interrupted&) {
   switch (s_.doing) {
     case Doing::kAssembling:
     case Doing::kBackingOff:
+    case Doing::kSaving:
       if (!s_.history.attempt_open) return close("interrupted while nothing runs");
       return proceed("interrupted before a gang left behind was ended");
     case Doing::kRunning:
@@ -64,6 +59,7 @@ void Machine::on(const NoticeReceived& e) {
   switch (s_.doing) {
     case Doing::kAssembling:
     case Doing::kBackingOff:
+    case Doing::kSaving:
       if (!s_.history.attempt_open) return close("the machine goes and nothing runs on it");
       return proceed("the machine goes before a gang left behind was ended");
     case Doing::kRunning:
@@ -88,6 +84,10 @@ void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   node.leaves = true;
   if (leaves) node.leaves_at = std::max(*leaves, s_.now);
   if (!node.noticed_at) node.noticed_at = s_.now;
+  if (node.up()) {
+    node.noticed_boot = node.facts.boot_id;
+    set_due(node, node.outlives_notice());
+  }
   weigh_growth(false);
   tell_everyone_if_all_go();
   if (!node.in_gang || !gang_may_run()) {
@@ -139,17 +139,19 @@ void Machine::grow() {
 
 void Machine::on(const TimerFired&) {
   if (s_.now < deadline(rules_, s_)) return ignore("no deadline has passed");
-  for (Node& node : s_.fleet) {
-    if (node.standing == Standing::kPreparing && s_.now >= node.due)
-      return service_failed(node, "it did not answer in time");
-    // tend() follows.
-    if (node.standing == Standing::kOut && s_.now >= node.due)
-      return because("the service is started once more", false);
-  }
+  // One thing at a time: what else is due is told once more.
+  if (look_after_machines()) return;
   if (s_.doing == Doing::kRunning && s_.now >= s_.grow_at) return grow();
+  if (s_.now < own_deadline(s_)) return ignore("no deadline has passed");
   switch (s_.doing) {
     case Doing::kAssembling:
       s_.history.accounting.spend(Cause::kCapacity, s_.now);
+      if (s_.members.empty() && !alone()) settle_reference();
+      if (!s_.history.attempt_open && !choose(rules_.fleet, s_.fleet, s_.reference).empty()) {
+        s_.launched = true;
+        s_.deadline = s_.now + rules_.fleet.check_timeout;
+        return proceed("there are enough machines, more are not waited for any longer");
+      }
       stop_when_free(
           kExitInterrupted, JobState::kInterrupted,
           "not enough machines within capacity_timeout: " + shortage(rules_.fleet, s_.fleet));
@@ -168,6 +170,8 @@ void Machine::on(const TimerFired&) {
     case Doing::kBackingOff:
       s_.history.accounting.spend(Cause::kBackoff, s_.now);
       return proceed("the pause is over");
+    case Doing::kSaving:
+      return on(ArenaFlushed{false, "it took longer than close_timeout"});
     case Doing::kFinishing:
       if (s_.finish_asked) {
         return on(

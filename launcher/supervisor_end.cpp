@@ -205,8 +205,10 @@ void Machine::close(std::string_view sentence) {
   because(sentence);
   // Finished steps are stored before anything is freed, for a cancelled job too. Where nobody could
   // be asked, an earlier attempt may have finished some. Who may still be alive keeps the arena.
-  const bool may_have_steps =
-      h.finished_step.value > 0 || (h.attempt.value > 0 && !s_.service_seen);
+  const bool all_seen =
+      s_.service_seen && (alone() || std::all_of(s_.fleet.begin(), s_.fleet.end(),
+                                                 [](const Node& node) { return node.up(); }));
+  const bool may_have_steps = h.finished_step.value > 0 || (h.attempt.value > 0 && !all_seen);
   if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
     perform(FlushAndKeepArena{holders()});
   } else {
@@ -281,7 +283,18 @@ void Machine::on(const FinishFailed& e) {
   after_setback("the last step could not be stored or exported");
 }
 
+// What could not be stored is done again, unless one who holds it is still on its way back.
+void Machine::steps_secured(const ArenaFlushed& e) {
+  s_.history.accounting.spend(Cause::kFinish, s_.now);
+  for (const Node& node : s_.fleet) {
+    if (node.up()) s_.secured = std::max(s_.secured, node.ready);
+  }
+  proceed(e.stored ? "the newest step is stored: machines that do not hold it go on"
+                   : "the newest step could not be stored: the job goes on from an older one");
+}
+
 void Machine::on(const ArenaFlushed& e) {
+  if (s_.doing == Doing::kSaving) return steps_secured(e);
   if (s_.doing != Doing::kClosing || s_.freeing)
     return ignore("the arena was not asked to be flushed");
   if (!e.stored) {

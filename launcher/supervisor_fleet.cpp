@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "launcher/supervisor_machine.h"
 
 namespace surefoot::supervisor {
 namespace {
+
+constexpr Duration kBurst = std::chrono::milliseconds(100);
 
 bool sees_gang(const State& state) {
   return std::any_of(state.fleet.begin(), state.fleet.end(),
@@ -22,18 +25,22 @@ bool tends(const Rules& rules, const State& state) {
 
 }  // namespace
 
+// A gang that no service tells of cannot be seen to make steps, so its clock stands still. The
+// tries to start a service are limited, so this ends.
+Time own_deadline(const State& state) {
+  const bool blind = state.doing == Doing::kRunning && !sees_gang(state);
+  return blind ? Time::max() : state.deadline;
+}
+
 Time deadline(const Rules& rules, const State& state) {
   if (state.doing == Doing::kNothing || state.doing == Doing::kStopped) return Time::max();
-  // A gang that no service tells of cannot be seen to make steps, so its clock stands still. The
-  // tries to start a service are limited, so this ends.
-  const bool blind = state.doing == Doing::kRunning && !sees_gang(state);
-  Time next = blind ? Time::max() : state.deadline;
+  Time next = own_deadline(state);
   if (state.doing == Doing::kRunning) next = std::min(next, state.grow_at);
-  if (!tends(rules, state)) return next;
-  for (const Node& node : state.fleet) {
-    if (!node.up()) next = std::min(next, node.due);
-  }
-  return next;
+  return tends(rules, state) ? std::min(next, state.fleet_due) : next;
+}
+
+bool Machine::tends() const {
+  return supervisor::tends(rules_, s_);
 }
 
 Node* Machine::node(NodeId id) {
@@ -41,6 +48,7 @@ Node* Machine::node(NodeId id) {
 }
 
 void Machine::open_fleet() {
+  s_.fleet_due = s_.now;
   if (alone()) {
     s_.fleet.emplace_back();
     s_.fleet[0].host = {"localhost", 0, true};
@@ -55,7 +63,6 @@ void Machine::open_fleet() {
     node.host.name = name;
     node.listed = false;
     node.in_gang = true;
-    node.stain = s_.history.attempt;
     s_.fleet.push_back(std::move(node));
   }
 }
@@ -66,18 +73,75 @@ void Machine::start_service(Node& node) {
   node.standing = Standing::kPreparing;
   node.spared = s_.history.attempt_open ? s_.history.attempt : s_.history.attempt.next();
   const bool at_work = node.in_gang && gang_may_run();
-  node.due = s_.now + (alone()   ? rules_.service_timeout
-                       : at_work ? rules_.fleet.heartbeat_timeout
-                                 : rules_.fleet.check_timeout);
+  set_due(node, s_.now + (alone()   ? rules_.service_timeout
+                          : at_work ? rules_.fleet.heartbeat_timeout
+                                    : rules_.fleet.check_timeout));
   perform(StartService{id_of(node), node.spared});
 }
 
+// Looks at the machines only when one of them may be due, since there may be thousands.
 void Machine::tend() {
-  if (!tends(rules_, s_)) return;
+  if (s_.now < s_.fleet_due || !tends()) return;
+  s_.fleet_due = Time::max();
   for (Node& node : s_.fleet) {
-    const bool wanted = alone() || node.listed || node.in_gang;
-    if (wanted && node.standing == Standing::kOut && s_.now >= node.due) start_service(node);
+    if (node.standing == Standing::kOut && s_.now >= node.due) start_service(node);
+    s_.fleet_due = std::min(s_.fleet_due, node.due);
   }
+}
+
+void Machine::set_due(Node& node, Time due) {
+  node.due = due;
+  s_.fleet_due = std::min(s_.fleet_due, due);
+}
+
+// Tried again after a pause, if anybody wants it. One that is lost to the attempt in hand is not
+// taken before that is over, so that nobody doubts whether the gang's end was verified there too.
+void Machine::take_out(Node& node, const std::string& why, Duration pause) {
+  node.standing = Standing::kOut;
+  node.tried = true;
+  node.why = why;
+  node.back_at = s_.now + pause;
+  const bool wanted = alone() || node.listed || node.in_gang;
+  set_due(node, wanted && !is_lost(node) ? node.back_at : Time::max());
+}
+
+// The machines whose time is over; those that are to be tried again are left to tend(). False:
+// there are none.
+bool Machine::look_after_machines() {
+  if (s_.now < s_.fleet_due || !tends()) return false;
+  const std::string message = "it did not answer in time";
+  bool again = false;
+  bool out = false;
+  bool lost = false;
+  bool stays = false;
+  for (Node& node : s_.fleet) {
+    if (s_.now < node.due) continue;
+    if (node.up()) {
+      node.forget_notice();
+      node.due = Time::max();
+      stays = true;
+      continue;
+    }
+    if (node.standing == Standing::kOut) {
+      again = true;
+      continue;
+    }
+    ++node.failures;
+    if (alone()) {
+      service_failed(node, message);
+      return true;
+    }
+    (node.in_gang && gang_may_run() ? lost : out) = true;
+    left_out(node, message, false);
+  }
+  if (stays) {
+    go_on_with_machines("a machine that was to go has stayed");
+  } else if (out) {
+    go_on_with_machines("machines have not answered in time");
+  } else if (again && !lost) {
+    because("the service is started once more", false);
+  }
+  return again || out || lost || stays;
 }
 
 void Machine::on(const ServiceAnswered& e) {
@@ -85,25 +149,31 @@ void Machine::on(const ServiceAnswered& e) {
   if (node == nullptr) return ignore("there is no such machine");
   if (node->up()) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
-  if (const std::string why = mismatch(rules_.fleet, s_.reference, e.facts); !why.empty())
+  if (is_lost(*node)) {
+    node->back = true;
+    node->ready = std::max(node->ready, e.ready);
+    return because("the machine is lost to the attempt in hand, and taken again after it", false);
+  }
+  if (const std::string why = mismatch(rules_.fleet, s_.reference, e.facts); !why.empty()) {
+    ++node->failures;
     return left_out(*node, why);
+  }
+  if (node->in_gang && gang_may_run() && !node->facts.boot_id.empty() &&
+      node->facts.boot_id != e.facts.boot_id) {
+    return lose(*node, "it was restarted");
+  }
   const bool still_its_gang = s_.history.attempt_open && node->in_gang;
   if (!still_its_gang && node->stain.value > 0 && node->spared <= node->stain) {
     start_service(*node);
     return because("the machine may still run a part of an attempt that is over: once more");
   }
   if (!still_its_gang) node->stain = Attempt{};
-  if (node->leaves && (e.facts.boot_id != node->facts.boot_id ||
-                       (node->leaves_at && s_.now > *node->leaves_at + kOutlivedNotice))) {
-    node->leaves = false;
-    node->leaves_at.reset();
-    node->noticed_at.reset();
-  }
+  const bool another_life = !node->noticed_boot.empty() && node->noticed_boot != e.facts.boot_id;
+  if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
+  if (node->leaves && node->noticed_boot.empty()) node->noticed_boot = e.facts.boot_id;
   node->facts = e.facts;
   node->ready = e.ready;
   node->durable = e.durable;
-  if (s_.reference.numerics_id.empty()) s_.reference.numerics_id = e.facts.numerics_id;
-  if (s_.reference.training_hash.empty()) s_.reference.training_hash = e.facts.training_hash;
   s_.service_seen = true;
   // Steps may have finished while nobody looked.
   learn(std::max(e.ready, e.durable));
@@ -114,20 +184,18 @@ void Machine::arrived(Node& node) {
   node.standing = Standing::kReady;
   node.tried = true;
   node.failures = 0;
-  node.due = Time::max();
+  set_due(node, node.leaves ? node.outlives_notice() : Time::max());
   node.why.clear();
   node.lost = false;
   s_.everyone_told = s_.everyone_told && !usable(node);
+  if (s_.doing == Doing::kRunning) weigh_growth(!node.in_gang);
   switch (s_.doing) {
     case Doing::kAssembling:
       s_.history.accounting.spend(s_.launched && !alone() ? Cause::kCapacity : Cause::kLaunch,
                                   s_.now);
       return proceed("the service is up");
     case Doing::kRunning:
-      if (!node.in_gang) {
-        weigh_growth(true);
-        return because("a machine has come");
-      }
+      if (!node.in_gang) return because("a machine has come");
       // Nobody looked while the service was away.
       s_.deadline = std::max(s_.deadline, s_.now + time_limit(rules_, s_.stage));
       return because("the service is back, training has gone on");
@@ -157,8 +225,7 @@ void Machine::arrived(Node& node) {
 void Machine::on(const ServiceLost& e) {
   Node* node = this->node(e.node);
   if (node == nullptr || !node->up()) return ignore("the service was known to be away");
-  node->standing = Standing::kOut;
-  node->due = s_.now;
+  take_out(*node, "its service died", Duration::zero());
   if (s_.doing == Doing::kClosing && s_.freeing) return because("the service was to end");
   weigh_growth(false);
   because(gang_may_run() && node->in_gang ? "the service died; the gang goes on without it"
@@ -169,14 +236,14 @@ void Machine::on(const ServiceStartFailed& e) {
   Node* node = this->node(e.node);
   if (node == nullptr || node->standing != Standing::kPreparing)
     return ignore("no start of the service was asked for");
+  ++node->failures;
   service_failed(*node, e.message);
 }
 
 void Machine::service_failed(Node& node, const std::string& message) {
+  if (!alone()) return left_out(node, message);
   node.standing = Standing::kOut;
   node.tried = true;
-  ++node.failures;
-  if (!alone()) return left_out(node, message);
   if (s_.doing == Doing::kAssembling) {
     s_.history.accounting.spend(Cause::kLaunch, s_.now);
     node.due = Time::max();
@@ -184,7 +251,7 @@ void Machine::service_failed(Node& node, const std::string& message) {
                   false);
     return after_setback("the service did not start, nothing can be launched");
   }
-  node.due = s_.now + std::max<Duration>(rules_.backoff, kFirstRetry);
+  set_due(node, s_.now + std::max<Duration>(rules_.backoff, kFirstRetry));
   if (s_.doing == Doing::kRunning && node.failures >= kServiceTries) {
     s_.end.culprit.reason = "the checkpoint service did not start: " + message;
     s_.end.culprit.step = s_.history.finished_step;
@@ -195,99 +262,113 @@ void Machine::service_failed(Node& node, const std::string& message) {
 
 // ---- Machines ----
 
-void Machine::left_out(Node& node, const std::string& why) {
+// What follows from machines that are out now and that no gang of ours runs on.
+void Machine::go_on_with_machines(std::string_view sentence) {
+  weigh_growth(false);
+  tell_everyone_if_all_go();
+  const Node* finisher = node(s_.finishing_node);
+  if (s_.doing == Doing::kFinishing && s_.finish_asked && !alone() &&
+      finisher->standing == Standing::kOut && finisher->due > s_.now) {
+    ask_to_finish();
+    return because("the machine that stored the last step is away: another one does it");
+  }
+  if (s_.doing == Doing::kAssembling) return proceed(sentence);
+  because(sentence);
+}
+
+// `last`: of those that are left out in this moment.
+void Machine::left_out(Node& node, const std::string& why, bool last) {
   if (node.in_gang && gang_may_run()) return lose(node, why);
-  node.standing = Standing::kOut;
-  node.tried = true;
-  node.why = why;
-  node.due = node.listed || node.in_gang ? s_.now + retry_pause(node.failures) : Time::max();
-  if (s_.doing == Doing::kAssembling) return proceed("the machine is left out for now");
-  because("the machine is left out for now");
+  take_out(node, why, retry_pause(node.failures));
+  if (last) go_on_with_machines("the machine is left out for now");
 }
 
 void Machine::on(const NodeLost& e) {
   Node* node = this->node(e.node);
   if (alone() || node == nullptr) return ignore("there is no such machine");
-  if (node->standing == Standing::kOut && (!node->in_gang || !gang_may_run()))
+  if (is_lost(*node) || (node->standing == Standing::kOut && (!node->in_gang || !gang_may_run())))
     return ignore("the machine was known to be away");
   lose(*node, e.message);
 }
 
 void Machine::lose(Node& node, const std::string& message) {
-  const bool at_work = node.in_gang && gang_may_run();
-  const bool was_finishing =
-      s_.doing == Doing::kFinishing && s_.finish_asked && s_.finishing_node == id_of(node);
-  // Who has said that he goes, and goes, has done nothing wrong.
-  const Duration pause =
-      at_work && !node.leaves ? strike(rules_.fleet, node, s_.now) : Duration::zero();
-  node.standing = Standing::kOut;
-  node.tried = true;
-  node.why = message;
   node.lost = true;
-  node.due = node.listed || node.in_gang ? s_.now + std::max(pause, kFirstRetry) : Time::max();
-  if (at_work) {
-    node.stain = s_.history.attempt;
-    if (s_.lost.empty()) s_.lost = fmt::format("machine {} is lost: {}", node.host.name, message);
-    if (s_.doing != Doing::kEnding)
-      return end_gang(Outcome::kPreempted, "a machine of the gang is lost: the others are ended");
-    perform(EndGang{s_.history.attempt});
-    s_.deadline = s_.now + rules_.end_retry;
-    return because("a machine of the gang is lost: it is not waited for");
+  if (!node.in_gang || !gang_may_run()) {
+    take_out(node, message, kFirstRetry);
+    return go_on_with_machines("a machine is lost that no worker runs on");
   }
-  weigh_growth(false);
-  if (was_finishing) {
-    ask_to_finish();
-    return because("the machine that stored the last step is lost: another one does it");
+  // Who has said that he goes, and goes, has done nothing wrong.
+  const Duration pause = node.leaves ? Duration::zero() : strike(rules_.fleet, node, s_.now);
+  node.stain = s_.history.attempt;
+  take_out(node, message, std::max(pause, kFirstRetry));
+  if (s_.lost.empty()) s_.lost = fmt::format("machine {} is lost: {}", node.host.name, message);
+  tell_everyone_if_all_go();
+  if (s_.doing == Doing::kRunning && s_.stage >= Stage::kStepping) {
+    // Since when it was silent its gang's last step tells best.
+    s_.mark = std::max(s_.mark, s_.history.accounting.mark);
+    s_.history.accounting.spend(Cause::kDetect, s_.now);
   }
-  if (s_.doing == Doing::kAssembling) return proceed("a machine is lost");
-  because("a machine is lost that no worker runs on");
+  if (s_.doing != Doing::kEnding)
+    return end_gang(Outcome::kPreempted, "a machine of the gang is lost: the others are ended");
+  // One request for all that are lost in a moment.
+  s_.deadline = std::min(s_.deadline, s_.now + kBurst);
+  because("a machine of the gang is lost: it is not waited for");
 }
 
 void Machine::on(const HostsListed& e) {
   if (alone()) return ignore("the job runs on this machine only");
+  std::unordered_map<std::string_view, const HostSpec*> unknown;
+  for (const HostSpec& host : e.hosts) unknown.emplace(host.name, &host);
   bool changed = false;
   bool gang_shrinks = false;
   for (Node& node : s_.fleet) {
-    const auto found = std::find_if(e.hosts.begin(), e.hosts.end(), [&](const HostSpec& host) {
-      return host.name == node.host.name;
-    });
-    const bool listed = found != e.hosts.end();
-    changed = changed || listed != node.listed || (listed && node.host != *found);
-    if (listed) node.host = *found;
+    const auto found = unknown.find(node.host.name);
+    const bool listed = found != unknown.end();
+    changed = changed || listed != node.listed || (listed && node.host != *found->second);
+    if (listed) node.host = *found->second;
+    if (listed) unknown.erase(found);
     if (listed && !node.listed) {
-      node.leaves = false;
-      node.leaves_at.reset();
-      node.noticed_at.reset();
-      if (node.standing == Standing::kOut) node.due = s_.now;
+      node.forget_notice();
+      if (node.standing == Standing::kOut && !is_lost(node)) set_due(node, s_.now);
     }
-    if (!listed && node.listed && node.standing == Standing::kOut && !node.in_gang)
-      node.due = Time::max();
+    if (!listed && node.standing == Standing::kOut && !node.in_gang) node.due = Time::max();
     gang_shrinks = gang_shrinks || (!listed && node.listed && node.in_gang);
     node.listed = listed;
   }
   for (const HostSpec& host : e.hosts) {
-    const bool known = std::any_of(s_.fleet.begin(), s_.fleet.end(),
-                                   [&](const Node& node) { return node.host.name == host.name; });
-    if (known) continue;
+    if (unknown.erase(host.name) == 0) continue;
     s_.fleet.emplace_back();
     s_.fleet.back().host = host;
+    set_due(s_.fleet.back(), s_.now);
     changed = true;
   }
   if (!changed) return ignore("the machines are those of before");
-  weigh_growth(false);
-  if (gang_shrinks && s_.doing == Doing::kRunning) {
-    s_.regroup = true;
-    return drain(Outcome::kRegrouped, s_.now + rules_.drain_timeout,
-                 "a machine is not listed any more: all leave after the step in hand");
-  }
-  if (s_.doing == Doing::kAssembling) return proceed("the list of machines has changed");
-  because("the list of machines has changed");
+  if (!gang_shrinks || s_.doing != Doing::kRunning)
+    return go_on_with_machines("the list of machines has changed");
+  s_.regroup = true;
+  if (!worth_a_drain(s_.stage))
+    return end_gang(Outcome::kRegrouped, "a machine is not listed any more, outside of a step");
+  drain(Outcome::kRegrouped, s_.now + rules_.drain_timeout,
+        "a machine is not listed any more: all leave after the step in hand");
 }
 
 // ---- Which of them ----
 
+// Until the job runs, it is open what its machines are alike in; then the others are left out.
+void Machine::settle_reference() {
+  s_.reference = commonest(rules_.fleet, s_.fleet, s_.reference);
+  for (Node& node : s_.fleet) {
+    if (!node.up() || node.in_gang) continue;
+    const std::string why = mismatch(rules_.fleet, s_.reference, node.facts);
+    if (!why.empty()) take_out(node, why, retry_pause(++node.failures));
+  }
+}
+
 std::vector<Member> Machine::members_for_launch() const {
-  std::vector<Member> members = choose(rules_.fleet, s_.fleet);
+  const NodeFacts reference = s_.members.empty() && !alone()
+                                  ? commonest(rules_.fleet, s_.fleet, s_.reference)
+                                  : s_.reference;
+  std::vector<Member> members = choose(rules_.fleet, s_.fleet, reference);
   if (members.empty() || s_.launched) return members;
   const bool full = static_cast<int>(members.size()) >= rules_.fleet.max_nodes ||
                     longest_share(rules_.fleet, members) <= 1;
@@ -298,12 +379,48 @@ std::vector<Member> Machine::members_for_launch() const {
   return members;
 }
 
+// Steps that are held only by machines that take no part in the next attempt come to the store
+// first; a machine that is being looked at may hold them too, and is waited for.
+bool Machine::secures_steps(const std::vector<Member>& members) {
+  if (alone()) return false;
+  Step safe = std::max(s_.secured, Step{0});
+  Step held{-1};
+  Step awaited{-1};
+  for (const Node& node : s_.fleet) {
+    safe = std::max(safe, node.durable);
+    if (node.up()) held = std::max(held, node.ready);
+    const bool asked = node.standing == Standing::kPreparing ||
+                       (node.standing == Standing::kOut && s_.now >= node.due);
+    if (asked) awaited = std::max(awaited, node.ready);
+  }
+  for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
+  s_.restored = safe;
+  if (safe >= std::max(held, awaited)) return false;
+  if (safe >= held) {
+    assemble();
+    return true;
+  }
+  s_.doing = Doing::kSaving;
+  s_.deadline = s_.now + rules_.close_timeout;
+  perform(FlushAndKeepArena{holders()});
+  return true;
+}
+
 void Machine::assemble() {
   if (s_.doing != Doing::kAssembling) {
     s_.doing = Doing::kAssembling;
     s_.deadline = alone() ? Time::max() : s_.now + rules_.fleet.capacity_timeout;
   }
   if (alone() && s_.fleet[0].standing == Standing::kOut) start_service(s_.fleet[0]);
+}
+
+// Who of the gang of a dead supervisor does not answer now is lost to it.
+void Machine::close_the_asking() {
+  for (Node& node : s_.fleet) {
+    if (!node.in_gang || node.up() || alone()) continue;
+    node.stain = s_.history.attempt;
+    take_out(node, node.why, Duration::zero());
+  }
 }
 
 bool Machine::asks_gang_first() const {
@@ -332,7 +449,7 @@ void Machine::weigh_growth(bool arrival) {
     s_.grow_at = Time::max();
     return;
   }
-  const auto better = choose(rules_.fleet, s_.fleet);
+  const auto better = choose(rules_.fleet, s_.fleet, s_.reference);
   const bool grows = !better.empty() &&
                      longest_share(rules_.fleet, better) < longest_share(rules_.fleet, s_.members);
   if (!grows) {
@@ -356,19 +473,41 @@ void Machine::close_gang(const AttemptEnd& end) {
   s_.history.gang.clear();
   const bool failed =
       !end.injected && (end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung);
+  // What others have finished before its members need not have restored.
+  const bool restored = s_.stage >= Stage::kStepping;
+  const Step held = end.outcome == Outcome::kDone ? s_.history.finished_step
+                    : restored                    ? std::max(s_.attempt_step, s_.restored)
+                                                  : s_.attempt_step;
   for (Node& node : s_.fleet) {
     if (!node.in_gang) continue;
     node.in_gang = false;
-    if (node.up()) node.ready = s_.history.finished_step;
-    if (node.up()) node.stain = Attempt{};
-    if (!node.listed && node.standing == Standing::kOut) node.due = Time::max();
-    if (!failed || alone() || end.culprit.node != id_of(node)) continue;
-    const Duration pause = strike(rules_.fleet, node, s_.now);
-    if (pause <= Duration::zero()) continue;
-    node.standing = Standing::kOut;
-    node.why = fmt::format("its workers failed {} times within an hour", node.strikes.size());
-    node.due = s_.now + pause;
+    if (node.up() && s_.leftover && !alone()) {
+      // It has answered before its last steps, or after a restart: only itself knows what it holds.
+      take_out(node, "is asked what it holds", Duration::zero());
+      set_due(node, s_.now);  // also where the list does not name it any more
+      node.tried = false;
+      node.ready = s_.history.finished_step;
+    } else if (node.up()) {
+      node.ready = std::max(node.ready, held);
+      node.stain = Attempt{};
+    } else if (node.standing == Standing::kOut) {
+      // It may hold steps that the others do not.
+      const Time at = node.back ? s_.now : std::max(node.back_at, s_.now);
+      set_due(node, node.listed ? at : Time::max());
+    }
+    node.back = false;
   }
+  Node* culprit = node(end.culprit.node);
+  if (!failed || alone() || culprit == nullptr || !culprit->up()) return;
+  const bool others_hold = std::any_of(s_.fleet.begin(), s_.fleet.end(), [&](const Node& node) {
+    return &node != culprit && usable(node) && node.ready >= s_.history.finished_step;
+  });
+  if (!others_hold) return;
+  const Duration pause = strike(rules_.fleet, *culprit, s_.now);
+  if (pause <= Duration::zero()) return;
+  take_out(*culprit,
+           fmt::format("its workers failed {} times within an hour", culprit->strikes.size()),
+           pause);
 }
 
 }  // namespace surefoot::supervisor

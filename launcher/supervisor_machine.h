@@ -9,6 +9,15 @@
 
 namespace surefoot::supervisor {
 
+// Until a worker is known to do steps, nothing is in hand that a drain could save: the newest step
+// is READY already. The same goes for an evaluation.
+[[nodiscard]] inline bool worth_a_drain(Stage stage) {
+  return stage == Stage::kStepping || stage == Stage::kFinishing;
+}
+
+// Of what is being done, without the machines'.
+[[nodiscard]] Time own_deadline(const State& state);
+
 class Machine {
  public:
   Machine(const Rules& rules, State state) : rules_(rules), s_(std::move(state)) {}
@@ -39,6 +48,7 @@ class Machine {
   void on(const FinishFailed& e);
   void ask_to_finish();
   void on(const ArenaFlushed& e);
+  void steps_secured(const ArenaFlushed& e);
   void on(const ArenaFreed& e);
   void on(const TimerFired& e);
 
@@ -55,6 +65,7 @@ class Machine {
 
   // Says whether an event is of the attempt in hand; if not, ignores it.
   [[nodiscard]] bool is_current(Attempt attempt);
+  [[nodiscard]] bool is_of_leftover(Attempt attempt) const;
   [[nodiscard]] bool gang_may_run() const {
     return s_.doing == Doing::kRunning || s_.doing == Doing::kDraining ||
            s_.doing == Doing::kCollecting || s_.doing == Doing::kEnding;
@@ -77,18 +88,30 @@ class Machine {
   [[nodiscard]] bool alone() const { return rules_.fleet.alone; }
   [[nodiscard]] Node* node(NodeId id);
   void open_fleet();
+  [[nodiscard]] bool tends() const;
   void tend();  // starts the service of each machine that is due
   void start_service(Node& node);
+  void set_due(Node& node, Time due);
+  [[nodiscard]] bool look_after_machines();
   void service_failed(Node& node, const std::string& message);
-  void left_out(Node& node, const std::string& why);
+  void take_out(Node& node, const std::string& why, Duration pause);
+  void go_on_with_machines(std::string_view because);
+  void left_out(Node& node, const std::string& why, bool last = true);
   void lose(Node& node, const std::string& message);
   void arrived(Node& node);
   void assemble();                         // waits for machines
   void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
   void weigh_growth(bool arrival);
   void tell_everyone_if_all_go();
+  void settle_reference();
   [[nodiscard]] std::vector<Member> members_for_launch() const;
+  [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
+  // In it something of the attempt in hand may go on that nobody can end.
+  [[nodiscard]] bool is_lost(const Node& node) const {
+    return node.in_gang && s_.history.attempt_open && node.stain == s_.history.attempt;
+  }
   [[nodiscard]] bool asks_gang_first() const;
+  void close_the_asking();
   [[nodiscard]] std::vector<NodeId> holders() const;
   [[nodiscard]] NodeId id_of(const Node& node) const {
     return static_cast<NodeId>(&node - s_.fleet.data());

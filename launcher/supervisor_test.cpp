@@ -204,8 +204,8 @@ TEST(Supervisor, DoublesThePauseUpToItsLimit) {
                  attempt, 1, 0, {0, "a", Step{1}, Phase::kUpdate, std::to_string(i)}, state.now}})
             .next;
     state = decide(rules, state, {state.now, GangEnded{attempt}}).next;
-    pauses.push_back(deadline(rules, state) - state.now);
-    state = decide(rules, state, {deadline(rules, state), TimerFired{}}).next;
+    pauses.push_back(state.deadline - state.now);
+    state = decide(rules, state, {state.deadline, TimerFired{}}).next;
   }
   const std::vector<Duration> expected{seconds(1),  seconds(2),  seconds(4),  seconds(8),
                                        seconds(16), seconds(32), seconds(60), seconds(60)};

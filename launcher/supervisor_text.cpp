@@ -34,8 +34,9 @@ std::string_view name(JobState state) {
 
 std::string_view name(Doing doing) {
   static constexpr std::string_view kNames[] = {
-      "nothing",     "assembling",  "running",       "draining", "collecting traces",
-      "ending gang", "backing off", "finishing job", "closing",  "stopped"};
+      "nothing",           "assembling",  "running",     "draining",
+      "collecting traces", "ending gang", "backing off", "saving",
+      "finishing job",     "closing",     "stopped"};
   return nth(kNames, doing);
 }
 

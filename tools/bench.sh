@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every benchmark, or those named: reduction snapshot step upload checkpoint s3 recovery fashion gpt. Comparisons are ratios, interleaved within one run.
+# Every benchmark, or those named: reduction snapshot step upload checkpoint s3 recovery fleet fashion gpt. Comparisons are ratios, interleaved within one run.
 # The machine should have nothing else to do.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 as_root=""
 [ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
-[ $# -gt 0 ] || set -- reduction snapshot step upload checkpoint s3 recovery fashion gpt
+[ $# -gt 0 ] || set -- reduction snapshot step upload checkpoint s3 recovery fleet fashion gpt
 
 for benchmark in "$@"; do
   echo "=== $benchmark"
@@ -33,6 +33,8 @@ for benchmark in "$@"; do
       "$bin/surefoot" run examples/dictionary-gpt/job.yaml --dir "$work/recovery" --set train.max_steps=60 --set train.eval_every=0 \
         --fault kill:rank=0,step=10 --fault kill:rank=1,step=20,phase=update --fault kill:rank=0,step=30,phase=reduction \
         --fault kill:rank=1,step=40,phase=snapshot --fault kill:rank=0,step=50,phase=data | grep -E "back at work|steps lost" ;;
+    fleet)      # a machine's loss, and a notice, to the next finished step, by phase; five times each, on three machines of namespaces
+      tools/bench_fleet.sh 5 ;;
     fashion)    # test accuracy after five epochs or so
       examples/fetch_data.sh fashion-mnist
       "$bin/surefoot" run examples/fashion-mnist/job.yaml --dir "$work/fashion" --set train.eval_batches=0 | grep -E "held out|time  |speed" ;;

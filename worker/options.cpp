@@ -48,6 +48,14 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
   options.rank = number_of("OMPI_COMM_WORLD_RANK", 0);
   options.world_size = number_of("OMPI_COMM_WORLD_SIZE", 1);
   options.local_rank = number_of("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  // A rank that has lost mpirun's environment on the way would be a world of its own.
+  if (const int asked = number_of("SUREFOOT_WORKERS", options.world_size);
+      asked != options.world_size) {
+    return error(Code::kInvalid,
+                 "the world that was formed has {} ranks, not the {} that the supervisor has asked "
+                 "for: mpirun's environment does not come through",
+                 options.world_size, asked);
+  }
   options.attempt = Attempt{number_of("SUREFOOT_ATTEMPT", 0)};
   options.faults = text_of("SUREFOOT_FAULTS");
   options.supervisor = number_of("SUREFOOT_SUPERVISOR", 0);
@@ -63,10 +71,11 @@ void export_standard_variables(const WorkerOptions& options) {
   set("RANK", std::to_string(options.rank));
   set("LOCAL_RANK", std::to_string(options.local_rank));
   set("WORLD_SIZE", std::to_string(options.world_size));
-  set("LOCAL_WORLD_SIZE", std::to_string(number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1)));
-  // A program that needs them gets rank 0's host from the supervisor; one machine is its own
-  // master.
-  set("MASTER_ADDR", "127.0.0.1");
+  const int local_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+  set("LOCAL_WORLD_SIZE", std::to_string(local_size));
+  // Over several machines the supervisor names rank 0's. Where nobody does, none is better than a
+  // wrong one.
+  if (local_size == options.world_size) set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", "29400");
 }
 

@@ -373,6 +373,7 @@ Status Trainer::tell_finish(bool elsewhere) {
   service::Request request;
   request.mutable_finish()->set_step(parts_.session.step.value);
   request.mutable_finish()->set_elsewhere(elsewhere);
+  request.mutable_finish()->set_attempt(parts_.session.attempt.value);
   SUREFOOT_ASSIGN(const auto reply, client.call(std::move(request), now() + kFinishPatience));
   if (elsewhere) return {};
   spdlog::info("done: weights_sha256 {} state_sha256 {} in {}", reply.finish().weights_sha256(),

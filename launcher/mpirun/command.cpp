@@ -115,7 +115,12 @@ SpawnOptions mpirun_command(const GangSpec& given) {
       fmt::format("SUREFOOT_SUPERVISOR={}", spec.supervisor_pid),
       fmt::format("SUREFOOT_FAULTS={}", spec.faults),
       fmt::format("SUREFOOT_KNOWN_STEP={}", spec.known_step),
+      fmt::format("SUREFOOT_WORKERS={}", spec.workers),
   };
+  if (over_machines) {
+    const GangNode first = rank_order(spec.nodes).front();
+    options.environment.push_back("MASTER_ADDR=" + (first.local ? spec.own_address : first.name));
+  }
   if (over_machines) append_exports(options, options.argv);
   options.argv.insert(options.argv.end(), {spec.program.string(), spec.job_file.string(), "--dir",
                                            spec.job_directory.string()});

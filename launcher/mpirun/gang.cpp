@@ -1,5 +1,6 @@
 #include "launcher/mpirun/gang.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -33,6 +34,9 @@ bool is_mpirun_or_worker(pid_t pid, const std::filesystem::path& worker) {
 Result<Gang> Gang::start(const GangSpec& spec) {
   const SpawnOptions options = mpirun_command(spec);
   SUREFOOT_TRY(make_folder(std::filesystem::path(options.output).parent_path()));
+  // On a machine that is none of the job's nobody else has made it. As the service does.
+  SUREFOOT_TRY(make_folder(spec.arena_folder.parent_path()));
+  ::mkdir(spec.arena_folder.c_str(), 0700);
   SUREFOOT_TRY(make_folder(attempt_folder(spec.arena_folder, spec.attempt)));
   if (is_over_machines(spec))
     SUREFOOT_TRY(write_file_atomically(node_list_file(spec), to_text(node_list(spec))));
@@ -85,6 +89,7 @@ Status Gang::end(Time deadline) {
   if (failed)
     return error(Code::kRetry, "cannot remove {}: {}",
                  attempt_folder(spec_.arena_folder, spec_.attempt).string(), failed.message());
+  ::rmdir(spec_.arena_folder.c_str());  // empty: no service has it
   return {};
 }
 

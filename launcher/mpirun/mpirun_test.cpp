@@ -75,7 +75,8 @@ TEST(MpirunCommand, OverMachinesNamesThemInTheOrderOfTheirRanksAndTheirOwnFiles)
                                 "btl_tcp_port_range_v4 100"})
     EXPECT_THAT(text, HasSubstr(std::string("--mca ") + parameter + " "));
   EXPECT_THAT(text, HasSubstr("-x SUREFOOT_ATTEMPT -x SUREFOOT_JOB_DIR -x SUREFOOT_LOG_DIR "
-                              "-x SUREFOOT_FAULTS -x SUREFOOT_KNOWN_STEP "
+                              "-x SUREFOOT_FAULTS -x SUREFOOT_KNOWN_STEP -x SUREFOOT_WORKERS "
+                              "-x MASTER_ADDR "
                               "/dev/shm/surefoot-0123456789abcdef/bin/surefoot-worker "
                               "/dev/shm/surefoot-0123456789abcdef/job.yaml --dir /jobs/runs/a "));
   EXPECT_THAT(text, Not(HasSubstr("orte_launch_agent")));
@@ -83,6 +84,14 @@ TEST(MpirunCommand, OverMachinesNamesThemInTheOrderOfTheirRanksAndTheirOwnFiles)
   bundled.has_bundle = true;
   EXPECT_THAT(joined(mpirun_command(bundled).argv),
               HasSubstr("orte_launch_agent /dev/shm/surefoot-0123456789abcdef/bin/orted "));
+}
+
+TEST(MpirunCommand, NamesTheMachineOfTheFirstRankAsTheMasterAndNeverLocalhost) {
+  GangSpec spec = spec_over_machines();
+  spec.own_address = "10.0.0.4";
+  EXPECT_THAT(mpirun_command(spec).environment, Contains("MASTER_ADDR=10.0.0.4"));
+  std::erase_if(spec.nodes, [](const GangNode& node) { return node.local; });
+  EXPECT_THAT(mpirun_command(spec).environment, Contains("MASTER_ADDR=10.0.0.5"));
 }
 
 TEST(MpirunCommand, OnThisMachineAloneIsTheSameWhetherItIsNamedOrNot) {
@@ -113,8 +122,8 @@ TEST(MpirunCommand, HandsTheAttemptToTheWorkers) {
       options.environment,
       ElementsAre("SUREFOOT_ATTEMPT=3", "SUREFOOT_JOB_DIR=/jobs/runs/a",
                   "SUREFOOT_LOG_DIR=/jobs/runs/a/logs/attempt-003", "SUREFOOT_SUPERVISOR=42",
-                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30",
-                  "SUREFOOT_KNOWN_STEP=17"));
+                  "SUREFOOT_FAULTS=kill:rank=1,step=20;kill:all,step=30", "SUREFOOT_KNOWN_STEP=17",
+                  "SUREFOOT_WORKERS=4"));
   EXPECT_EQ(options.output, "/jobs/runs/a/logs/attempt-003/mpirun.log");
   EXPECT_FALSE(options.detach);  // its exit code is wanted
 }

@@ -47,6 +47,8 @@ TEST(MpiNetwork, IsTheSmallestThatHoldsAllUnlessOneIsGiven) {
   EXPECT_EQ(mpi_network("", {"10.77.0.1", "10.77.0.2", "10.77.0.3"}), "10.77.0.0/30");
   EXPECT_EQ(mpi_network("", {"10.0.255.1", "10.1.0.1"}), "10.0.0.0/15");
   EXPECT_EQ(mpi_network("", {"10.0.0.1"}), "10.0.0.1/32");
+  EXPECT_EQ(mpi_network("", {"127.0.0.1", "10.0.0.1", "10.0.0.3"}), "10.0.0.0/30");
+  EXPECT_EQ(mpi_network("", {"127.0.0.1"}), "");
   EXPECT_EQ(mpi_network("", {"10.0.0.1", "192.168.0.1"}), "");
   EXPECT_EQ(mpi_network("", {"10.0.0.1", "fd00::1"}), "");
   EXPECT_EQ(mpi_network("ib0", {"10.0.0.1"}), "ib0");
@@ -300,6 +302,44 @@ TEST_F(FakeSsh, OneThatHangsIsGivenUpAtTheDeadlineOrWhenAskedTo) {
   const auto late = bootstrap("gpu-1", settings_, now() + 100ms);
   EXPECT_EQ(late.error().code, Code::kRetry);
   EXPECT_THAT(late.error().message, HasSubstr("in time"));
+}
+
+TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
+  const auto pack = [this](const std::string& mark) {
+    fs::create_directories(root_ / "bundle" / "bin");
+    std::ofstream(root_ / "bundle" / "bin" / "surefoot-node")
+        << "#!/bin/sh\n# " << mark << "\nexec "
+        << shell_quoted((settings_.programs / "surefoot-node").string()) << " \"$@\"\n";
+    fs::permissions(root_ / "bundle" / "bin" / "surefoot-node", fs::perms::owner_all);
+    ProgramRun tar;
+    tar.argv = {"tar", "-C", (root_ / "bundle").string(), "-czf", (root_ / "b.tgz").string(),
+                "bin"};
+    tar.deadline = now() + kPatience;
+    EXPECT_TRUE(run_program(tar)->succeeded());
+  };
+  const fs::path cache = root_ / "a cache" / "surefoot";
+  const auto kept = [&] { return std::distance(fs::directory_iterator(cache), {}); };
+  settings_.ssh =
+      ssh("shift 5; export XDG_CACHE_HOME=" + shell_quoted((root_ / "a cache").string()) +
+          "; exec /bin/sh -c \"$1\"");
+  settings_.bundle = root_ / "b.tgz";
+  EXPECT_THAT(start().error().message, HasSubstr("cannot read resources.bundle"));
+  pack("one");
+  const auto access = start();
+  ASSERT_TRUE(access) << access.error().message;
+  EXPECT_TRUE(ask(access->endpoint));
+  EXPECT_EQ(kept(), 1);
+  EXPECT_TRUE(start());
+  const std::string seen = *read_file(root_ / "seen");
+  EXPECT_EQ(seen.find("tar -xzf"), seen.rfind("tar -xzf")) << "sent once";
+  pack("two");
+  EXPECT_TRUE(start());
+  EXPECT_EQ(kept(), 2) << "another content, another folder, and nothing half done";
+  // Cut off on its way.
+  fs::resize_file(root_ / "b.tgz", 100);
+  const auto cut = start();
+  ASSERT_FALSE(cut);
+  EXPECT_EQ(kept(), 2);
 }
 
 TEST_F(FakeSsh, AnArenaFolderThatIsOpenToOthersIsRefused) {

@@ -39,7 +39,8 @@ std::string Bundle::folder() const {
 std::string Bundle::unpack_command() const {
   return fmt::format(
       "to={}; new=$to.$$; mkdir -p \"$new\" && tar -xzf - -C \"$new\" && "
-      "{{ mv -T \"$new\" \"$to\" 2>/dev/null || {{ rm -rf \"$new\"; test -d \"$to\"; }}; }}",
+      "{{ mv -T \"$new\" \"$to\" 2>/dev/null || test -d \"$to\"; }}; code=$?; rm -rf \"$new\"; "
+      "exit $code",
       folder());
 }
 

@@ -109,15 +109,19 @@ Result<std::string> address_towards(const std::string& peer) {
 }
 
 std::string mpi_network(const std::string& network, const std::vector<std::string>& addresses) {
-  if (!network.empty() || addresses.empty()) return network;
-  std::uint32_t first = 0;
-  int common = 32;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
+  if (!network.empty()) return network;
+  std::vector<std::uint32_t> numbers;
+  for (const std::string& address : addresses) {
     in_addr bytes{};
-    if (::inet_pton(AF_INET, addresses[i].c_str(), &bytes) != 1) return "";
-    const std::uint32_t address = ntohl(bytes.s_addr);
-    if (i == 0) first = address;
-    while (common > 0 && ((first ^ address) >> (32 - common)) != 0) --common;
+    if (::inet_pton(AF_INET, address.c_str(), &bytes) != 1) return "";
+    // Of the supervisor's own machine: nobody else gets there by it.
+    if ((ntohl(bytes.s_addr) >> 24) != 127) numbers.push_back(ntohl(bytes.s_addr));
+  }
+  if (numbers.empty()) return "";
+  const std::uint32_t first = numbers.front();
+  int common = 32;
+  for (const std::uint32_t number : numbers) {
+    while (common > 0 && ((first ^ number) >> (32 - common)) != 0) --common;
   }
   if (common < kMinCommonBits) return "";
   in_addr base{};

@@ -30,8 +30,8 @@ struct InterfaceAddress {
 [[nodiscard]] Result<std::string> address_towards(const std::string& peer);
 
 // Pure. What Open MPI is told to use (oob_tcp_if_include, btl_tcp_if_include): `network` if there
-// is one, else the smallest network that holds all these addresses. Empty: they have less than
-// kMinCommonBits bits in common; Open MPI then tries all that there are.
+// is one, else the smallest network that holds all these addresses, loopback's left out. Empty:
+// they have less than kMinCommonBits bits in common; Open MPI then tries all that there are.
 inline constexpr int kMinCommonBits = 8;
 [[nodiscard]] std::string mpi_network(const std::string& network,
                                       const std::vector<std::string>& addresses);

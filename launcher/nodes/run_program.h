@@ -6,8 +6,7 @@
 // put into another session is not, and nobody waits for that to close the pipes.
 //
 // Blocks until the end, at the longest until `deadline` or until something can be read from `stop`;
-// then the process group gets SIGKILL. One child at a time per thread. SIGPIPE must be ignored or
-// handled by nobody: this ignores it on the calling thread meanwhile.
+// then the process group gets SIGKILL. Any thread; SIGPIPE is kept off it meanwhile.
 #pragma once
 
 #include <string>

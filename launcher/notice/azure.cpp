@@ -25,8 +25,9 @@ class Azure final : public Source {
       return read_azure_events(body, name_.empty() ? settings_.machine : name_, settings_.lead);
     }));
     answered_ = answered_ || answer.status == 200;
-    if (!moment.safe_id.empty() && !approved_.contains(moment.safe_id))
-      findings.push_back(approve(asker, moment.safe_id));
+    for (const std::string& id : moment.safe_ids) {
+      if (!approved_.contains(id)) findings.push_back(approve(asker, id));
+    }
     return findings;
   }
   [[nodiscard]] Duration interval() const override { return kInterval; }
@@ -44,7 +45,7 @@ class Azure final : public Source {
   // this one, it goes by its host name, which is often the same.
   void learn_name(Asker& asker) {
     const Answer answer = asker.ask(question(kName, kPatience));
-    if (answer.status == 200) name_ = read_machine_name(answer.body);
+    if (answer.status == 200) name_ = read_word(answer.body);
   }
   // The event may then start at once. What is not taken is said again at the next look.
   Finding approve(Asker& asker, const std::string& id) {

@@ -1,7 +1,10 @@
 // What every watcher of a metadata service must do, over real sockets against a mock of the
 // service, with all the answers that it must survive.
 #include <gmock/gmock.h>
+#include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -352,7 +355,7 @@ class Recorder final : public Asker {
 TEST(Azure, IsGivenTwoMinutesForItsFirstAnswer) {
   const auto source = make_azure({"http://mock", kLead, "", "me"});
   Recorder recorder;
-  for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), ""});
+  for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), {}});
   ASSERT_EQ(recorder.questions.size(), 3u);
   EXPECT_GE(recorder.questions[1].patience, 120s);
   EXPECT_LE(recorder.questions[2].patience, 10s);
@@ -399,14 +402,19 @@ TEST(File, MakesTheMachineGoWhenItAppears) {
   }
 }
 
+// A folder, or a pipe that nobody writes to.
 TEST(File, CountsAlsoWhenItCannotBeRead) {
-  const Folder folder;
-  Recovery recovery = recovery_with({Recovery::file});
-  recovery.set_notice_file((folder / "notice").string());
-  std::filesystem::create_directory(folder / "notice");
-  auto watchers = Watchers::start(recovery, "host");
-  ASSERT_TRUE(watchers);
-  EXPECT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); }));
+  for (const bool is_pipe : {false, true}) {
+    const Folder folder;
+    Recovery recovery = recovery_with({Recovery::file});
+    recovery.set_notice_file((folder / "notice").string());
+    const int made = is_pipe ? ::mkfifo((folder / "notice").c_str(), 0600)
+                             : ::mkdir((folder / "notice").c_str(), 0700);
+    ASSERT_EQ(made, 0);
+    auto watchers = Watchers::start(recovery, "host");
+    ASSERT_TRUE(watchers);
+    EXPECT_TRUE(eventually([&] { return (*watchers)->look(false).leave.has_value(); })) << is_pipe;
+  }
 }
 
 int post(int port, const std::string& method, const std::string& path, const std::string& body) {
@@ -458,12 +466,23 @@ TEST_F(Post, ThatIsNoneIsRefused) {
   EXPECT_TRUE(watchers_->look(false).leave);
 }
 
+// Else each of two jobs on a machine would hear half of what is said to one.
+TEST_F(Post, SharesItsPortWithNobody) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_NE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+}
+
 TEST_F(Post, WaitsForItsAddress) {
   Recovery recovery = recovery_with({Recovery::http});
   recovery.set_notice_listen(fmt::format("127.0.0.1:{}", watchers_->post_port()));
   auto second = Watchers::start(recovery, "host");
   ASSERT_TRUE(second);
-  ASSERT_EQ((*second)->post_port(), 0);
   watchers_.reset();
   EXPECT_TRUE(eventually([&] { return (*second)->post_port() > 0; }));
 }

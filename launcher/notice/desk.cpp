@@ -54,22 +54,28 @@ MachineNotices Desk::look(bool safe, Time now) {
   const std::lock_guard lock(mutex_);
   std::vector<Notice> standing;
   bool fresh = false;
+  safe_.clear();
   for (const auto& [key, notice] : standing_) {
     standing.push_back(notice);
-    if (makes_it_go(notice, now)) continue;
+    if (makes_it_go(notice, now)) {
+      if (safe) safe_.insert(key);
+      continue;
+    }
     if (asked_.size() >= kMostAsked) asked_.clear();
     fresh = asked_.insert(key).second || fresh;
   }
   MachineNotices told = decide_notices(standing, now);
   told.checkpoint = fresh;
-  safe_.reset();
-  if (safe && told.leave) safe_ = Key{told.leave->source, told.leave->id};
   return told;
 }
 
-std::string Desk::safe_id(const std::string& source) const {
+std::vector<std::string> Desk::safe_ids(const std::string& source) const {
   const std::lock_guard lock(mutex_);
-  return safe_ && safe_->first == source ? safe_->second : "";
+  std::vector<std::string> ids;
+  for (const auto& [named, id] : safe_) {
+    if (named == source) ids.push_back(id);
+  }
+  return ids;
 }
 
 }  // namespace surefoot::notice

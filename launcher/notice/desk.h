@@ -29,15 +29,15 @@ class Desk {
   // For the service, over and over. `safe`: the machine's workers are gone and its state is safe
   // elsewhere.
   [[nodiscard]] MachineNotices look(bool safe, Time now);
-  // For the source: the id of its notice for which that is so; empty: none.
-  [[nodiscard]] std::string safe_id(const std::string& source) const;
+  // For the source: the ids of its notices for which the machine goes and that is so.
+  [[nodiscard]] std::vector<std::string> safe_ids(const std::string& source) const;
 
  private:
   using Key = std::pair<std::string, std::string>;  // source, id
   mutable std::mutex mutex_;
   std::map<Key, Notice> standing_;
   std::set<Key> asked_;  // for which a checkpoint was asked
-  std::optional<Key> safe_;
+  std::set<Key> safe_;
 };
 
 }  // namespace surefoot::notice

@@ -35,7 +35,7 @@ class Gcp final : public Source {
     }));
     // After trouble the first question is one that is answered at once.
     asked_ = !findings.back().trouble;
-    etag_ = asked_ ? read_machine_name(answer.etag) : "";
+    etag_ = asked_ ? read_word(answer.etag) : "";
     return findings;
   }
   [[nodiscard]] Duration interval() const override { return kInterval; }

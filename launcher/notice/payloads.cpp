@@ -197,7 +197,7 @@ std::string read_token(std::string_view body) {
   return std::string(fits ? token : "");
 }
 
-std::string read_machine_name(std::string_view body) {
+std::string read_word(std::string_view body) {
   const std::string_view name = trimmed(body);
   const bool fits =
       name.size() <= kLongestText && std::all_of(name.begin(), name.end(), [](char c) {

@@ -21,8 +21,7 @@ struct Reading {
 [[nodiscard]] Reading read_aws_action(std::string_view body, Duration lead);
 // {"noticeTime": "2020-10-26T14:14:14Z"}: when it was said, no deadline.
 [[nodiscard]] Reading read_aws_rebalance(std::string_view body);
-// [{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": "system-reboot", "EventId": ..., "State":
-// "active"}]
+// [{"NotBefore": "21 Jan 2019 09:00:43 GMT", "Code": ..., "EventId": ..., "State": "active"}]
 [[nodiscard]] Reading read_aws_maintenance(std::string_view body);
 
 // TRUE, FALSE
@@ -46,8 +45,8 @@ struct Reading {
 
 // A session token of aws or alibaba that can be sent in a header; else empty.
 [[nodiscard]] std::string read_token(std::string_view body);
-// The name of an azure machine; empty: it is none.
-[[nodiscard]] std::string read_machine_name(std::string_view body);
+// The name of an azure machine, an ETag of gcp: letters, digits, '-', '_' and '.'; else empty.
+[[nodiscard]] std::string read_word(std::string_view body);
 
 // Every byte that is not printable ASCII becomes '?', and it is cut to 120 of them.
 [[nodiscard]] std::string printable(std::string_view text);

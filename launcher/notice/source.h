@@ -40,9 +40,9 @@ class Asker {
 
 struct Moment {
   Time now;
-  // Of this source: the id of the notice for which this machine was drained and for which its state
-  // is safe elsewhere. Empty: it is not, or there is no such notice.
-  std::string safe_id;
+  // Of this source: the notices because of which this machine was drained, once its state is safe
+  // elsewhere.
+  std::vector<std::string> safe_ids;
 };
 
 class Source {

@@ -114,7 +114,7 @@ void Watcher::State::run() {
   Book book(name, source->cancels());
   Duration trouble_pause = kShortestPause;
   while (!is_stopping()) {
-    const auto findings = source->look(*this, {now(), desk->safe_id(name)});
+    const auto findings = source->look(*this, {now(), desk->safe_ids(name)});
     if (is_stopping()) break;
     for (const Finding& finding : findings) report(finding, book);
     const bool failed = std::all_of(findings.begin(), findings.end(), [](const Finding& finding) {

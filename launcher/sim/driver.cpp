@@ -6,75 +6,18 @@ namespace surefoot::sim {
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
 void World::start_supervisor() {
-  ++life_;
-  alive_ = true;
-  state_ = State{};
-  timer_at_ = Time::max();
   records_read_ = 0;
-  opened_ = now_;
-  elapsed_before_ = journal_.accounting.elapsed();
-  user_stops_ = cancel_asked_ = final_ = rightly_given_up_ = false;
+  user_stops_ = cancel_asked_ = final_ = false;
   interrupts_ = 0;
-  if (life_ > 1) ++sights_.resumes;
-  known_step_ = journal_.finished_step.value;
-  known_row_ = journal_.failures_in_row;
-  if (journal_.state != JobState::kRunning) {  // its last supervisor said how it ended, and the
-                                               // user starts it all the same
-    same_twice_ = false;
-    setbacks_ = failures_in_row_ = known_row_ = 0;
-    known_same_ = false;
-  }
   bool lives = false;
   for (SimGang& g : gangs_) {
     g.own_child = false;
     lives = lives || g.mpirun || g.workers;
   }
-  say("the supervisor starts, journal: attempt {}{}, step {}", journal_.attempt,
-      journal_.attempt_open ? " open" : "", journal_.finished_step);
+  open();
   // Between spawn and the note of its pid in the journal a gang is not known by name; the service
   // finds it later.
   feed({now_, JobOpened{journal_, lives && !rng_.chance(8)}});
-}
-
-void World::die() {
-  say("    the supervisor is killed");
-  ++sights_.supervisor_deaths;
-  alive_ = false;
-  steps_unseen_ = true;
-  dies_after_effects_ = -2;
-  schedule(rng_.ms(100, 20'000), Kind::kStart);
-}
-
-void World::feed(Event event) {
-  if (!alive_) return;
-  ++sights_.decisions;
-  const Attempt before = state_.history.attempt;
-  Decision decision = decide_with(plant_, plan_.rules, std::move(state_), event);
-  say("{:<18} {} [{}]", name(event), decision.reason, name(decision.next.doing));
-  check_decision(decision, before);
-  // Without an effect there is little to tear; most deaths are to fall between them.
-  const bool dies = dies_after_effects_ != -2 && (!decision.effects.empty() || rng_.chance(4));
-  if (dies && dies_after_effects_ == -1) return die();
-  state_ = std::move(decision.next);
-  if (decision.record || rng_.chance(8)) {
-    journal_ = state_.history;
-    for (const Effect& effect : decision.effects) {
-      if (const auto* record = std::get_if<RecordAttemptEnd>(&effect)) check_end(record->end);
-      if (std::holds_alternative<RecordRecovery>(effect)) ++sights_.recoveries;
-    }
-  }
-  int performed = 0;
-  for (const Effect& effect : decision.effects) {
-    if (dies && performed++ == dies_after_effects_) return die();
-    if (!violation_.empty() || !alive_) return;
-    perform(effect);
-  }
-  if (dies) return die();
-  const Time due = deadline(plan_.rules, state_);
-  if (alive_ && due < timer_at_) {
-    timer_at_ = due;
-    schedule(std::max(due - now_, Duration::zero()) + rng_.ms(0, 50), Kind::kTimer, ++timer_, true);
-  }
 }
 
 // What the service shows of the gang: fired faults, finished steps, the stage. It did so too when
@@ -144,9 +87,7 @@ void World::deliver(const Item& item) {
     case Kind::kFreed:
       return feed({now_, ArenaFreed{item.number != 0, "busy"}});
     case Kind::kTimer:
-      if (item.number != timer_) return;  // an earlier one was set since
-      timer_at_ = Time::max();
-      return feed({now_, TimerFired{}});
+      return time_is_up(item.number);
     case Kind::kInterrupt:
       user_stops_ = true;
       ++interrupts_;
@@ -175,7 +116,7 @@ void World::perform(const Effect& effect) {
     if (!service_) return;
     // The service stores the last step and no other: a gang that left with 0 too early is found out
     // here at the latest.
-    if (finishes_fail_ > 0 || ready_ != plan_.rules.max_steps.value) {
+    if (finishes_fail_ > 0 || ready_ != rules_.max_steps.value) {
       finishes_fail_ -= finishes_fail_ > 0;
       return schedule(rng_.ms(10, 500), Kind::kFinishFailed, 0, true);
     }
@@ -254,34 +195,6 @@ void World::perform_stop(const Stop& stop) {
                       std::exchange(plan_.reruns_a_failed_job, false));
   if (again) return schedule(rng_.ms(100, 20'000), Kind::kStart);
   over_ = true;
-}
-
-// Old news: every kind of word about every earlier attempt, with old times. Nothing may change.
-void World::tell_stale() {
-  for (std::int64_t old = 1; old < state_.history.attempt.value; ++old) {
-    const Attempt attempt{old};
-    const Time then = now_ - rng_.ms(0, 5000);
-    const Event events[] = {
-        {then, GangLaunched{attempt}},
-        {then, StageReached{attempt, Stage::kFinishing, then}},
-        {then, StepFinished{attempt, Step{state_.history.finished_step.value + 1}, then}},
-        {then, FaultFired{attempt}},
-        {then, GangExited{attempt, static_cast<int>(rng_.below(100)), 0, {}, then}},
-        {then, GangEnded{attempt}},
-        {then, GangNotEnded{attempt, ""}},
-        {then, LaunchFailed{attempt, ""}},
-        {then, TracesCollected{attempt}}};
-    for (const Event& event : events) {
-      if (!alive_ || !violation_.empty()) return;
-      const State before = state_;
-      feed(event);
-      ++sights_.stale;
-      if (alive_ && (before.history != state_.history || before.doing != state_.doing ||
-                     before.deadline != state_.deadline)) {
-        return violated(fmt::format("a stale {} changed the state", name(event)));
-      }
-    }
-  }
 }
 
 }  // namespace surefoot::sim

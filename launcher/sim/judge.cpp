@@ -6,54 +6,12 @@ namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void World::check_decision(const Decision& decision, Attempt before) {
+void World::check_decision(const Decision& decision) {
   const State& next = decision.next;
-  if (decision.reason.empty()) violated("a decision has no reason");
-  if (next.doing != Doing::kStopped && deadline(plan_.rules, next) == Time::max()) {
-    violated(fmt::format("no deadline while {}", name(next.doing)));
-  }
-  if (next.history.finished_step.value > finished_)
-    violated("the core claims a step that nobody has finished");
-  note_failures(decision);
-  // By what was known when it was decided: steps of a gang left behind may become known later.
-  rightly_given_up_ =
-      rightly_given_up_ || (next.stop.exit_code == kExitDoNotRequeue && may_be_given_up());
   const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
                               next.doing == Doing::kCollecting;
   if (interrupts_ >= 2 && waits_for_gang)
     violated("interrupted twice, and the gang is still waited for");
-  if (next.history.attempt < before) violated("the number of the attempt went back");
-}
-
-// Counts failures by what was known when: what a job may at most have used of its budgets. It is
-// stopped for no less.
-void World::note_failures(const Decision& decision) {
-  const History& next = decision.next.history;
-  if (next.finished_step.value > known_step_) {
-    known_step_ = next.finished_step.value;
-    known_row_ = 0;
-  }
-  if (next.failures_total == failures_seen_) return;
-  failures_seen_ = next.failures_total;
-  const auto* record =
-      decision.effects.empty() ? nullptr : std::get_if<RecordAttemptEnd>(&decision.effects[0]);
-  // A failure of the service or of the last export counts too, and then the next crash is not the
-  // same twice in a row.
-  if (record == nullptr) last_failure_.clear();
-  known_row_ += record == nullptr || record->end.last_step == record->end.first_step;
-  ++known_failures_;
-  const std::string failure =
-      fmt::format("{} {}", next.last_failure_step, next.last_failure_reason);
-  known_same_ = known_same_ || failure == known_failure_;
-  known_failure_ = failure;
-}
-
-bool World::may_be_given_up() const {
-  const Rules& rules = plan_.rules;
-  return known_same_ ||
-         (rules.max_failures >= 0 && known_failures_ > 0 && known_row_ >= rules.max_failures) ||
-         (rules.max_failures_total >= 0 && known_failures_ >= rules.max_failures_total) ||
-         (rules.max_preemptions >= 0 && preemptions_ > 0 && preemptions_ >= rules.max_preemptions);
 }
 
 void World::check_launch(Attempt attempt) {
@@ -68,18 +26,7 @@ void World::check_launch(Attempt attempt) {
   if (user_stops_) violated("launched although the user or the machine asked to stop");
   if (!journal_.attempt_open || journal_.attempt != attempt)
     violated("launched before the journal knows of it");
-  const Rules& rules = plan_.rules;
-  if (rules.max_failures >= 0 && failures_in_row_ > 0 && failures_in_row_ >= rules.max_failures)
-    violated("launched beyond max_failures");
-  if (rules.max_failures_total >= 0 && failures_total_ > 0 &&
-      failures_total_ >= rules.max_failures_total) {
-    violated("launched beyond max_failures_total");
-  }
-  if (rules.max_preemptions >= 0 && preemptions_ > 0 && preemptions_ >= rules.max_preemptions &&
-      setbacks_ > 0) {
-    violated("launched beyond max_preemptions");
-  }
-  if (same_twice_) violated("launched after the same failure twice");
+  check_budgets();
 }
 
 void World::check_free() {
@@ -107,7 +54,7 @@ void World::check_end(const AttemptEnd& end) {
   }
   switch (end.outcome) {
     case Outcome::kDone:
-      if (finished_ < plan_.rules.max_steps.value || g->code != 0)
+      if (finished_ < rules_.max_steps.value || g->code != 0)
         violated("recorded as done before the last step");
       break;
     case Outcome::kDrained:
@@ -144,7 +91,7 @@ void World::check_end(const AttemptEnd& end) {
   if (refused && end.outcome != Outcome::kRefused)
     violated("a user's error is not recorded as such");
   if (!g->exit_told || user_stops_ || !g->left_by_itself || g->hung) return count_setback(*g, end);
-  const bool early = g->code == 0 && finished_ < plan_.rules.max_steps.value;
+  const bool early = g->code == 0 && finished_ < rules_.max_steps.value;
   if ((g->signal != 0 || g->code == 1 || g->code == 76 || early) &&
       end.outcome != Outcome::kFailed && end.outcome != Outcome::kHung) {
     violated("a crash is not recorded as failed");
@@ -159,27 +106,15 @@ void World::count_setback(const SimGang& g, const AttemptEnd& end) {
   if (end.injected) {
     ++forgiven_;
     ++sights_.forgiven;
-    if (!g.injected || plan_.rules.faults_count || forgiven_ > plan_.rules.injected_faults)
+    if (!g.injected || rules_.faults_count || forgiven_ > rules_.injected_faults)
       violated("forgiven without a fault of ours");
     return;
   }
-  if (g.injected && !g.fault_untold && !plan_.rules.faults_count && failed && g.exit_told &&
-      forgiven_ < plan_.rules.injected_faults) {
+  if (g.injected && !g.fault_untold && !rules_.faults_count && failed && g.exit_told &&
+      forgiven_ < rules_.injected_faults) {
     violated("an injected fault counted");
   }
-  if (end.outcome == Outcome::kPreempted) {
-    ++preemptions_;
-    ++setbacks_;
-  }
-  if (!failed) return;
-  ++setbacks_;
-  ++failures_total_;
-  failures_in_row_ = finished_ > finished_at_failure_ ? 0 : failures_in_row_;
-  failures_in_row_ += finished_ == end.first_step.value;
-  finished_at_failure_ = finished_;
-  same_twice_ = last_failure_step_ == end.culprit.step.value && last_failure_ == end.culprit.reason;
-  last_failure_step_ = end.culprit.step.value;
-  last_failure_ = end.culprit.reason;
+  count_end(end);
 }
 
 void World::check_stop(const Stop& stop) {
@@ -191,11 +126,7 @@ void World::check_stop(const Stop& stop) {
   if (lives && !gave_up) violated("the job stopped and a gang goes on");
   if (gave_up && interrupts_ < 3 && !hard_to_end_)
     violated("a gang was given up that could be ended");
-  const Accounting& accounting = state_.history.accounting;
-  if (accounting.elapsed() - elapsed_before_ != now_ - opened_) {
-    violated(fmt::format("the causes add up to {:.3f} s, {:.3f} s have elapsed",
-                         seconds(accounting.elapsed() - elapsed_before_), seconds(now_ - opened_)));
-  }
+  check_books();
   if (!steps_unseen_ && state_.history.steps_lost != redone_) {
     violated(fmt::format("{} steps were done again, {} are counted", redone_,
                          state_.history.steps_lost));
@@ -203,7 +134,7 @@ void World::check_stop(const Stop& stop) {
   switch (stop.state) {
     case JobState::kDone:
       ++sights_.done;
-      if (!stored_ || finished_ != plan_.rules.max_steps.value) violated("done, but it is not");
+      if (!stored_ || finished_ != rules_.max_steps.value) violated("done, but it is not");
       break;
     case JobState::kCancelled:
       ++sights_.cancelled;

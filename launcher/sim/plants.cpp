@@ -31,7 +31,27 @@ std::string_view name(Plant plant) {
       "skips retry of end",
       "ignores second interrupt",
       "stops on preemption",
-      "done too early"};
+      "done too early",
+      "drops node loss",
+      "drops notices",
+      "forgets notices",
+      "takes unlisted",
+      "takes any hardware",
+      "takes any data",
+      "forgets stain",
+      "spares all",
+      "crowds",
+      "takes too few",
+      "takes too many",
+      "never grows",
+      "waits for ever",
+      "blames losses",
+      "leaves holders",
+      "forgets gang",
+      "ends too early",
+      "stores nothing",
+      "names nobody",
+      "takes twice"};
   return kNames[static_cast<std::size_t>(plant)];
 }
 
@@ -57,6 +77,48 @@ void spoil_counts(Plant plant, Habit& h) {
   }
   if (plant == Plant::kForgivesNone) h.state.fault_fired = false;
   if (plant == Plant::kLosesCount) history.steps_lost = 0;
+}
+
+// What it believes of machines and of the rules for them.
+void spoil_fleet(Plant plant, Habit& h) {
+  FleetRules& rules = h.rules.fleet;
+  State& state = h.state;
+  if (plant == Plant::kCrowds) rules.micro_batches = 1 << 30;
+  if (plant == Plant::kTakesTooFew) rules.min_nodes = 1;
+  if (plant == Plant::kTakesTooMany) rules.max_nodes = 1 << 30;
+  if (plant == Plant::kTakesAnyHardware) rules.allow_mixed_hardware = true;
+  if (plant == Plant::kTakesAnyData) state.reference.training_hash.clear();
+  if (plant == Plant::kNeverGrows) state.grow_at = Time::max();
+  if (plant == Plant::kBlamesLosses) state.lost.clear();
+  if (plant == Plant::kLeavesHolders) state.secured = h.rules.max_steps;
+  for (Node& node : state.fleet) {
+    if (plant == Plant::kForgetsNotices) node.leaves = false;
+    if (plant == Plant::kTakesUnlisted) node.listed = true;
+    if (plant == Plant::kForgetsStain) node.stain = Attempt{};
+    if (plant == Plant::kEndsTooEarly && node.standing == Standing::kPreparing && node.in_gang &&
+        std::holds_alternative<GangEnded>(h.event.what))
+      node.standing = Standing::kOut;
+  }
+  h.deaf = h.deaf ||
+           (plant == Plant::kDropsNodeLoss && std::holds_alternative<NodeLost>(h.event.what)) ||
+           (plant == Plant::kDropsNotices && std::holds_alternative<NoticeReceived>(h.event.what));
+  if (plant == Plant::kWaitsForEver && state.doing == Doing::kAssembling)
+    state.deadline = state.now + std::chrono::hours(1);
+}
+
+void spoil_fleet_output(Plant plant, Decision& decision) {
+  for (Effect& effect : decision.effects) {
+    if (auto* start = std::get_if<StartService>(&effect); start && plant == Plant::kSparesAll)
+      start->spare = Attempt{};
+    if (auto* flush = std::get_if<FlushAndKeepArena>(&effect);
+        flush && plant == Plant::kStoresNothing && !flush->nodes.empty())
+      flush->nodes = {flush->nodes.back()};
+    if (auto* stop = std::get_if<Stop>(&effect); stop && plant == Plant::kNamesNobody)
+      stop->line = stop->line.substr(0, stop->line.find(':'));
+    if (auto* launch = std::get_if<LaunchGang>(&effect); launch && plant == Plant::kTakesTwice)
+      launch->members.push_back(launch->members.front());
+  }
+  if (plant == Plant::kForgetsGang) decision.next.history.gang.clear();
 }
 
 template <class E>
@@ -124,9 +186,11 @@ Decision decide_with(Plant plant, const Rules& rules, State state, const Event& 
   Habit habit{rules, std::move(state), event};
   spoil_counts(plant, habit);
   spoil_input(plant, habit);
+  spoil_fleet(plant, habit);
   if (habit.deaf) return Decision{std::move(habit.state), {}, "dropped", false};
   Decision decision = decide(habit.rules, std::move(habit.state), habit.event);
   spoil_output(plant, habit.rules, decision, event);
+  spoil_fleet_output(plant, decision);
   return decision;
 }
 

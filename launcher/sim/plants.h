@@ -32,6 +32,28 @@ enum class Plant {
   kIgnoresSecondInterrupt,
   kStopsOnPreemption,  // leaves with 93 when a machine asks to leave
   kDoneTooEarly,       // takes exit code 0 for done, whatever the step
+  // Of many machines.
+  kFirstOfFleet,
+  kDropsNodeLoss = kFirstOfFleet,  // a machine that is silent is not lost
+  kDropsNotices,
+  kForgetsNotices,    // the machine is taken again while its time runs
+  kTakesUnlisted,     // what the list does not name any more
+  kTakesAnyHardware,  // whatever bits it gives
+  kTakesAnyData,
+  kForgetsStain,  // takes a lost machine back with what it still runs
+  kSparesAll,     // does not let services end what older attempts left
+  kCrowds,        // more workers than micro-batches
+  kTakesTooFew,   // min_nodes is not looked at
+  kTakesTooMany,  // max_nodes is not looked at
+  kNeverGrows,
+  kWaitsForEver,   // for machines
+  kBlamesLosses,   // the loss of a machine is a failure
+  kLeavesHolders,  // goes on without those that hold the newest step
+  kForgetsGang,    // the journal does not say on what machines an attempt runs
+  kEndsTooEarly,   // does not wait for a service that is on its way back
+  kStoresNothing,  // asks machines to store that do not hold the newest step
+  kNamesNobody,    // does not say for whom it waited
+  kTakesTwice,     // one machine twice in an attempt
   kCount,
 };
 [[nodiscard]] std::string_view name(Plant plant);

@@ -4,48 +4,15 @@ namespace surefoot::sim {
 
 using supervisor::Stage;
 
-void Sights::add(const Sights& o) {
-  decisions += o.decisions, launches += o.launches, steps += o.steps,
-      steps_redone += o.steps_redone, drained += o.drained;
-  preempted += o.preempted, failed += o.failed, hung += o.hung, forgiven += o.forgiven,
-      refused += o.refused;
-  abandoned += o.abandoned, ended += o.ended, done += o.done, cancelled += o.cancelled,
-      do_not_requeue += o.do_not_requeue;
-  interrupted += o.interrupted, resumes += o.resumes, supervisor_deaths += o.supervisor_deaths,
-      reboots += o.reboots;
-  service_restarts += o.service_restarts, given_up += o.given_up, stale += o.stale,
-      recoveries += o.recoveries;
-  orphans_ended += o.orphans_ended;
-}
-
 World::World(std::uint64_t seed, Plant plant, bool narrate)
-    : rng_(seed), plan_(make_schedule(rng_)), plant_(plant), narrate_(narrate) {
+    : Life(seed, plant, narrate, 20'000), plan_(make_schedule(rng_)) {
+  rules_ = plan_.rules;
   faults_left_ = plan_.faults.size();
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
     say("planned: {} at {:.3f}", name(plan_.faults[i].kind), seconds(plan_.faults[i].at));
     schedule(plan_.faults[i].at, Kind::kFault, static_cast<std::int64_t>(i));
   }
   schedule(Duration::zero(), Kind::kStart);
-}
-
-std::string World::run() {
-  // Far more than the longest job that heals; a job that goes on here never ends.
-  constexpr int kMostItems = 20'000;
-  int items = 0;
-  while (!over_ && violation_.empty()) {
-    if (queue_.empty()) return "nothing will ever happen again and the job has not ended";
-    if (++items > kMostItems) return "the job never ends";
-    const Item item = queue_.top();
-    queue_.pop();
-    now_ = item.at;
-    if (item.life >= 0 && (!alive_ || item.life != life_)) continue;  // its reader is dead
-    handle(item);
-  }
-  return violation_.empty() ? check_finally() : violation_;
-}
-
-void World::schedule(Duration after, Kind kind, std::int64_t number, bool for_supervisor) {
-  queue_.push(Item{now_ + after, ++order_, kind, number, for_supervisor ? life_ : -1});
 }
 
 void World::handle(const Item& item) {
@@ -120,7 +87,7 @@ void World::restore(SimGang& g) {
                     g.attempt, from, finished_));
   }
   g.step = ready_ = std::max<std::int64_t>(from, 0);
-  g.stage = g.step >= plan_.rules.max_steps.value ? Stage::kFinishing : Stage::kStepping;
+  g.stage = g.step >= rules_.max_steps.value ? Stage::kFinishing : Stage::kStepping;
   schedule(plan_.step_time, Kind::kGang, g.attempt.value);
 }
 
@@ -139,7 +106,7 @@ void World::make_step(SimGang& g) {
   say("    step {} of attempt {} is finished", g.step, g.attempt);
   if (rng_.chance(4)) durable_ = std::max(durable_, g.step);
   if (g.drain) return leave(g, supervisor::kExitInterrupted, 0, "");
-  const bool last = g.step >= plan_.rules.max_steps.value;
+  const bool last = g.step >= rules_.max_steps.value;
   g.stage = last ? Stage::kFinishing : rng_.chance(8) ? Stage::kEvaluating : Stage::kStepping;
   schedule(plan_.step_time, Kind::kGang, g.attempt.value);
 }
@@ -171,7 +138,7 @@ void World::inject_into_gang(FaultKind kind) {
     return;
   }
   if (kind == FaultKind::kBug) {
-    bug_step_ = 1 + rng_.below(plan_.rules.max_steps.value);
+    bug_step_ = 1 + rng_.below(rules_.max_steps.value);
     return;
   }
   SimGang* g = newest_gang();

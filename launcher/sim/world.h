@@ -15,30 +15,9 @@
 // Faults are finite: after the last one the world heals, and the job must come to its end.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <queue>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "launcher/sim/plants.h"
-#include "launcher/sim/schedule.h"
+#include "launcher/sim/life.h"
 
 namespace surefoot::sim {
-
-// What a run was about, summed over all schedules: a simulation that sees none of something proves
-// nothing about it.
-struct Sights {
-  std::int64_t decisions = 0, launches = 0, steps = 0, steps_redone = 0, drained = 0, preempted = 0,
-               failed = 0, hung = 0, forgiven = 0, refused = 0, abandoned = 0, ended = 0, done = 0,
-               cancelled = 0, do_not_requeue = 0, interrupted = 0, resumes = 0,
-               supervisor_deaths = 0, reboots = 0, service_restarts = 0, given_up = 0, stale = 0,
-               recoveries = 0, orphans_ended = 0;
-  void add(const Sights& other);
-};
 
 struct SimGang {
   Attempt attempt;
@@ -60,15 +39,12 @@ struct SimGang {
   std::string reason;
 };
 
-class World {
+class World : public Life {
  public:
   World(std::uint64_t seed, Plant plant, bool narrate);
-  // Runs to the end of the job. Empty: all promises held; else the first that did not.
-  [[nodiscard]] std::string run();
-  [[nodiscard]] const Sights& sights() const { return sights_; }
 
  private:
-  enum class Kind : std::uint8_t {
+  enum Kind : std::uint8_t {
     kGang,
     kPoll,
     kExited,
@@ -89,33 +65,13 @@ class World {
     kStart,
     kInterrupt
   };
-  struct Item {
-    Time at;
-    std::uint64_t order;
-    Kind kind;
-    std::int64_t number;  // attempt, or index of a fault, or a truth value
-    int life;             // of the supervisor it is for; -1: of the world
-    bool operator>(const Item& other) const {
-      return at != other.at ? at > other.at : order > other.order;
-    }
-  };
   struct Record {
     std::int64_t attempt;
     std::int64_t step;
     Time at;
   };
 
-  void schedule(Duration after, Kind kind, std::int64_t number = 0, bool for_supervisor = false);
-  void handle(const Item& item);
-  void violated(std::string text) {
-    if (violation_.empty()) violation_ = std::move(text);
-  }
-  template <class... Args>
-  void say(fmt::format_string<Args...> format, Args&&... args) {
-    if (narrate_)
-      fmt::print("{:9.3f} {}\n", seconds(now_ - start_),
-                 fmt::format(format, std::forward<Args>(args)...));
-  }
+  void handle(const Item& item) override;
 
   // The machine (world.cpp).
   SimGang* gang(std::int64_t attempt);
@@ -133,39 +89,32 @@ class World {
 
   // The driver (driver.cpp).
   void start_supervisor();
-  void feed(supervisor::Event event);
   void tell(const SimGang& gang);
   void poll(bool with_end_of_gang = false);
-  void perform(const supervisor::Effect& effect);
+  void perform(const supervisor::Effect& effect) override;
+  void set_timer(Duration after, std::int64_t number) override {
+    schedule(after, Kind::kTimer, number, true);
+  }
+  void restart_later(Duration after) override {
+    steps_unseen_ = true;
+    schedule(after, Kind::kStart);
+  }
   void perform_start();
   void perform_launch(Attempt attempt);
   void perform_end(Attempt attempt);
   void perform_stop(const supervisor::Stop& stop);
-  void die();
-  void tell_stale();
   void deliver(const Item& item);
 
   // The judge (judge.cpp): it looks at the doubles, not at what the core believes.
   void check_launch(Attempt attempt);
-  void note_failures(const supervisor::Decision& decision);
-  [[nodiscard]] bool may_be_given_up() const;
   void check_free();
-  void check_end(const supervisor::AttemptEnd& end);
+  void check_end(const supervisor::AttemptEnd& end) override;
   void check_stop(const supervisor::Stop& stop);
-  void check_decision(const supervisor::Decision& decision, Attempt before);
+  void check_decision(const supervisor::Decision& decision) override;
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
-  [[nodiscard]] std::string check_finally();
+  [[nodiscard]] std::string check_finally() override;
 
-  Rng rng_;
   Schedule plan_;
-  Plant plant_;
-  bool narrate_;
-  std::string violation_;
-  Sights sights_;
-  Time start_{std::chrono::hours(1)};
-  Time now_ = start_;
-  std::uint64_t order_ = 0;
-  std::priority_queue<Item, std::vector<Item>, std::greater<>> queue_;
   std::size_t faults_left_ = 0;
 
   // The machine.
@@ -173,7 +122,6 @@ class World {
   bool service_ = false;
   std::int64_t ready_ = -1;    // newest READY snapshot; -1: no arena
   std::int64_t durable_ = -1;  // newest checkpoint
-  std::int64_t finished_ = 0;  // newest step that was ever READY
   std::int64_t redone_ = 0;
   std::vector<Record> records_;
   bool memory_lost_ = false;  // rebooted or a snapshot turned out bad since the newest step
@@ -187,40 +135,18 @@ class World {
   Time unkillable_until_{};
   bool hard_to_end_ = false;  // at some time it was unkillable, or the service could not be had
 
-  // The journal and the supervisor.
-  supervisor::History journal_;
-  supervisor::State state_;
-  bool alive_ = false;
-  int life_ = 0;
-  Time opened_{};
-  Duration elapsed_before_{};
-  Time timer_at_ = Time::max();
-  std::int64_t timer_ = 0;  // the newest one; others are void
+  // The supervisor.
   std::size_t records_read_ = 0;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
-  int dies_after_effects_ =
-      -2;  // -2: not planned; -1: before recording; n: after recording and n effects
   bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
   bool cancel_asked_ = false;
   int interrupts_ = 0;
-  bool over_ = false;
   int exit_code_ = -1;
 
   // The judge.
   std::int64_t highest_attempt_ = 0;
-  std::int64_t setbacks_ =
-      0;  // everything that may count against a budget, since the last explicit start
-  std::int64_t failures_in_row_ = 0, failures_total_ = 0, preemptions_ = 0, forgiven_ = 0;
-  bool final_ = false;  // 64..66, or 93 by this supervisor
-  std::int64_t finished_at_failure_ = 0;
-  std::int64_t failures_seen_ = 0;  // by the core, of any kind
-  std::int64_t known_step_ = 0, known_row_ = 0, known_failures_ = 0;
-  bool known_same_ = false;
-  bool rightly_given_up_ = false;  // by this supervisor
-  std::string known_failure_;
-  bool same_twice_ = false;
-  std::int64_t last_failure_step_ = -1;
-  std::string last_failure_;
+  std::int64_t forgiven_ = 0;
+  bool final_ = false;         // 64..66, or 93 by this supervisor
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
 };
 

@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "configs/fault.h"
+#include "launcher/bring_model.h"
 #include "launcher/control.h"
 #include "launcher/driver.h"
 #include "launcher/fault_list.h"
@@ -35,6 +36,7 @@ struct Request {
   bool cancel = false;
   bool json = false;
   bool quiet = false;
+  StoreOpener open_store;
 };
 
 Programs programs() {
@@ -131,6 +133,11 @@ Result<int> run_job(const Request& request, Console& console) {
   settings.faults_count = request.faults_count;
   settings.accept_changes = request.accept_changes;
   settings.cancel = request.cancel;
+  settings.bring_model = [open_store = request.open_store,
+                          found = FoundJob{request.directory, request.job, id}](
+                             Step step, const std::string& weights_sha256, Time deadline) {
+    return bring_model(open_store, found, step, weights_sha256, deadline);
+  };
   SUREFOOT_ASSIGN(settings.faults, remember_faults(request.directory.root, request.faults));
   SUREFOOT_TRY(write_file_atomically(request.directory.job_file(), to_yaml(request.job)));
   log_to_file(request.directory);
@@ -230,9 +237,10 @@ Request request_of(const RunArguments& arguments) {
 
 }  // namespace
 
-int run_verb(const RunArguments& arguments) {
+int run_verb(const RunArguments& arguments, const StoreOpener& open_store) {
   block_signals();
   Request request = request_of(arguments);
+  request.open_store = open_store;
   // A job directory stands for the job file as it ran.
   fs::path file = arguments.job;
   std::string dir = arguments.dir;
@@ -268,7 +276,7 @@ int run_verb(const RunArguments& arguments) {
   return run_and_report(request);
 }
 
-int cancel_verb(const CancelArguments& arguments) {
+int cancel_verb(const CancelArguments& arguments, const StoreOpener& open_store) {
   block_signals();
   auto found = find_job(arguments.job);
   if (!found) return complain(found.error());
@@ -278,6 +286,7 @@ int cancel_verb(const CancelArguments& arguments) {
   request.job = found->job;
   request.directory = found->directory;
   request.cancel = true;
+  request.open_store = open_store;
   request.json = arguments.json;
   request.quiet = true;
   if (!view->supervisor || !is_alive(*view->supervisor)) {

@@ -25,11 +25,9 @@ inline constexpr int kExitNotGood = 65;   // EX_DATAERR: a checkpoint is damaged
 inline constexpr int kExitNoInput = 66;   // EX_NOINPUT: no such job
 inline constexpr int kExitTryLater = 75;  // EX_TEMPFAIL
 
-int run_verb(const RunArguments& arguments);
 int validate_verb(const ValidateArguments& arguments);
 int status_verb(const StatusArguments& arguments);
 int logs_verb(const LogsArguments& arguments);
-int cancel_verb(const CancelArguments& arguments);
 int nodes_verb(const NodesArguments& arguments);
 int drain_verb(const DrainArguments& arguments);
 // A job that has run: its directory and the job file in it.
@@ -41,6 +39,8 @@ struct FoundJob {
 // Opens the store that a job's checkpoint.to names; `write`: objects will be removed. Which adapter
 // that is, main.cpp knows.
 using StoreOpener = std::function<Result<std::unique_ptr<Store>>(const FoundJob& job, bool write)>;
+int run_verb(const RunArguments& arguments, const StoreOpener& open_store);
+int cancel_verb(const CancelArguments& arguments, const StoreOpener& open_store);
 int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store);
 
 // `where`: a job directory, a job file, or a folder with one or more jobs in runs/ (the one whose

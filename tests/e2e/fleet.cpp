@@ -42,11 +42,17 @@ RunResult result_of(const cluster::CommandResult& command) {
 
 }  // namespace
 
-void Fleet::SetUp() {
+void Fleet::make(const std::vector<std::string>& shared) {
   if (const std::string why = cluster::cluster_unavailable(); !why.empty()) GTEST_SKIP() << why;
   sandbox_ = std::make_unique<Sandbox>(kJob);
-  auto made = cluster::Cluster::start(
-      {kNodes + 1, {sandbox_->root().string(), source_directory().string()}});
+  std::vector<std::string> folders = shared;
+  for (std::string& folder : folders) {
+    folder = (sandbox_->root() / folder).string();
+    std::filesystem::create_directories(folder);
+  }
+  if (folders.empty()) folders.push_back(sandbox_->root().string());
+  folders.push_back(source_directory().string());
+  auto made = cluster::Cluster::start({kNodes + 1, folders});
   ASSERT_TRUE(made) << made.error().message;
   cluster_ = std::move(*made);
 }
@@ -60,16 +66,20 @@ void Fleet::TearDown() {
   }
 }
 
-const RunResult& Fleet::reference() {
-  static const RunResult result = [] {
+const RunResult& Fleet::reference(std::int64_t steps) {
+  static std::map<std::int64_t, RunResult> results;
+  const auto [found, fresh] = results.try_emplace(steps);
+  if (fresh) {
     Sandbox sandbox(kJob);
-    return sandbox.run({"--set", "resources.workers_per_node=1"});
-  }();
-  return result;
+    found->second = sandbox.run({"--set", fmt::format("train.max_steps={}", steps)});
+  }
+  return found->second;
 }
 
 void Fleet::start_job(const std::vector<std::string>& arguments) {
-  last_arguments_ = arguments;
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("train.max_steps=")) steps_ = std::atoll(argument.c_str() + 16);
+  }
   std::vector<std::string> argv = {program("surefoot").string(),   "run",
                                    sandbox_->job_file().string(),  "--dir",
                                    sandbox_->directory().string(), "--json"};
@@ -95,11 +105,12 @@ RunResult Fleet::finish(Duration patience) {
 }
 
 void Fleet::expect_done_with_same_bits(Duration patience) {
-  ASSERT_EQ(reference().exit_code, 0) << reference().output;
   const RunResult result = finish(patience);
+  const RunResult& reference = Fleet::reference(steps_);
+  ASSERT_EQ(reference.exit_code, 0) << reference.output;
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_EQ(result.text("weights_sha256"), reference().text("weights_sha256"));
-  EXPECT_EQ(result.text("state_sha256"), reference().text("state_sha256"));
+  EXPECT_EQ(result.text("weights_sha256"), reference.text("weights_sha256"));
+  EXPECT_EQ(result.text("state_sha256"), reference.text("state_sha256"));
 }
 
 void Fleet::reach_step(std::int64_t step, Duration patience) {
@@ -134,7 +145,7 @@ void Fleet::expect_no_step_lost() {
     if (json.is_object() && json.value("kind", "") == "train" && json.value("step", 0) > 0)
       steps.push_back(json["step"].get<std::int64_t>());
   }
-  std::vector<std::int64_t> each(60);
+  std::vector<std::int64_t> each(static_cast<std::size_t>(steps_));
   for (std::size_t i = 0; i < each.size(); ++i) each[i] = static_cast<std::int64_t>(i) + 1;
   EXPECT_EQ(steps, each);
 }
@@ -142,8 +153,10 @@ void Fleet::expect_no_step_lost() {
 std::string Fleet::left_on(int number) {
   const auto looked = host(number).run(
       {"sh", "-c",
-       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-n|surefoot-w|orted|mpirun';"
-       "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null; true"});
+       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-[nw]|orted|mpirun|^ssh$';"
+       "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null;"
+       // Ports that somebody listens on, but sshd's and a test's own server's.
+       "awk '$4 == \"0A\" && $2 !~ /:(0016|0050)$/ {print \"port\", $2}' /proc/net/tcp; true"});
   return looked.exit_code == 0 ? looked.output : "cannot look: " + looked.output;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,7 +22,9 @@ class Fleet : public testing::Test {
   static constexpr int kNodes = 4;
   static constexpr int kFront = kNodes;  // the host of the supervisor
 
-  void SetUp() override;
+  void SetUp() override { make({}); }
+  // `shared`: what the hosts have in common; nothing given: the job's whole folder.
+  void make(const std::vector<std::string>& shared);
   void TearDown() override;
 
   // Of `surefoot run` on the front, with host0..host3 and these arguments.
@@ -45,12 +48,12 @@ class Fleet : public testing::Test {
   cluster::Host host(int number) { return cluster_->host(number); }
   [[nodiscard]] std::string output() const { return job_ ? job_->output() : std::string(); }
   // Of one worker, alone, on this machine.
-  static const RunResult& reference();
+  static const RunResult& reference(std::int64_t steps);
 
   std::unique_ptr<Sandbox> sandbox_;
   std::unique_ptr<cluster::Cluster> cluster_;
   std::optional<cluster::Running> job_;
-  std::vector<std::string> last_arguments_;
+  std::int64_t steps_ = 60;
 };
 
 }  // namespace surefoot::e2e

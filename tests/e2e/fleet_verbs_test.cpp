@@ -63,8 +63,8 @@ TEST_F(FleetVerbs, AMachineThatIsDrainedLeavesAndTheOthersGoOnWithoutLosingAStep
   EXPECT_TRUE(gone["first_rank"].is_null()) << gone;
   const RunResult result = finish();
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_EQ(result.text("weights_sha256"), reference().text("weights_sha256"));
-  EXPECT_EQ(result.text("state_sha256"), reference().text("state_sha256"));
+  EXPECT_EQ(result.text("weights_sha256"), reference(steps_).text("weights_sha256"));
+  EXPECT_EQ(result.text("state_sha256"), reference(steps_).text("state_sha256"));
   EXPECT_EQ(result.json["preemptions"], 1) << result.output;
   const json notice = result.json["attempt_list"][0]["notice"];
   ASSERT_TRUE(notice.is_object()) << result.output;

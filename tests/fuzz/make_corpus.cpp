@@ -93,6 +93,26 @@ void add_messages(const Corpus& corpus) {
   service::Request ask = request();
   ask.mutable_ask()->set_drain(true);
   add("ask", ask);
+  service::Request launch = request();
+  launch.mutable_launch()->set_attempt(3);
+  launch.mutable_launch()->set_command("orted -mca ess env");
+  launch.mutable_launch()->add_environment("SUREFOOT_ATTEMPT=3");
+  launch.mutable_launch()->set_log_folder("/job/logs/attempt-003");
+  add("launch", launch);
+  service::Request check = request();
+  check.mutable_check()->set_seconds(10);
+  check.mutable_check()->add_connect_to("10.0.0.2:4000");
+  check.mutable_check()->set_put_probe("probe-0123abcd");
+  check.mutable_check()->set_describe(true);
+  add("check", check);
+  service::Request log = request();
+  log.mutable_read_log()->set_attempt(3);
+  log.mutable_read_log()->set_rank(1);
+  log.mutable_read_log()->set_limit(65536);
+  add("read_log", log);
+  service::Request end = request();
+  end.mutable_end_gang()->set_below(4);
+  add("end_gang", end);
   service::Reply reply;
   reply.mutable_status()->add_ranks()->set_reason("why");
   reply.mutable_status()->add_records()->add_phase_seconds(0.5);
@@ -131,6 +151,24 @@ void add_s3(const Corpus& corpus) {
              R"("Expiration":"2030-01-01T00:00:00Z"})");
 }
 
+void add_notices(const Corpus& corpus) {
+  corpus.add("notice", "aws_action", R"({"action": "terminate", "time": "2026-12-01T08:22:00Z"})");
+  corpus.add("notice", "aws_rebalance", R"({"noticeTime": "2020-10-26T14:14:14Z"})");
+  corpus.add("notice", "aws_maintenance",
+             R"([{"NotBefore": "21 Jan 2027 09:00:43 GMT", "Code": "system-reboot", )"
+             R"("EventId": "instance-event-0d5", "State": "active"}])");
+  corpus.add(
+      "notice", "azure",
+      R"({"DocumentIncarnation": 2, "Events": [{"EventId": "602d9444", "EventType": "Preempt", )"
+      R"("Resources": ["me"], "EventStatus": "Scheduled", )"
+      R"("NotBefore": "Tue, 01 Dec 2026 18:29:47 GMT", "DurationInSeconds": -1}, )"
+      R"({"EventId": "a", "EventType": "Freeze", "Resources": ["me"], )"
+      R"("EventStatus": "Started", "NotBefore": "", "DurationInSeconds": 9}]})");
+  corpus.add("notice", "gcp", "TRUE");
+  corpus.add("notice", "china_time", "2026-12-01 12:05:33");
+  corpus.add("notice", "post", R"({"seconds": 30})");
+}
+
 void add_edits(const Corpus& corpus) {
   const auto add = [&](const std::string& name, std::initializer_list<int> bytes) {
     std::string text;
@@ -157,6 +195,7 @@ int main(int count, char** arguments) {
   const surefoot::testing::Corpus corpus(arguments[1]);
   surefoot::testing::add_formats(corpus);
   surefoot::testing::add_messages(corpus);
+  surefoot::testing::add_notices(corpus);
   surefoot::testing::add_edits(corpus);
   surefoot::testing::add_s3(corpus);
   return 0;

@@ -17,6 +17,7 @@ void part_header(std::string_view bytes);      // as it is, and behind a length 
 void manifest(std::string_view bytes);         // as it is, and with a digest that fits
 void s3_reply(std::string_view bytes);         // XML of an S3 service
 void s3_credentials(std::string_view bytes);   // the shared file, and the JSON of a role
+void notice(std::string_view bytes);           // what clouds' metadata services answer
 // Bytes are edits of a valid encrypted checkpoint, all unkeyed digests made anew: whatever differs
 // must be refused.
 void sealed_checkpoint(std::string_view bytes);
@@ -33,6 +34,7 @@ inline constexpr std::array kTargets = {
     Target{"sealed_checkpoint", sealed_checkpoint},
     Target{"s3_reply", s3_reply},
     Target{"s3_credentials", s3_credentials},
+    Target{"notice", notice},
 };
 
 }  // namespace surefoot::fuzz

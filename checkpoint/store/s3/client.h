@@ -13,9 +13,9 @@
 
 #include "checkpoint/store/s3/address.h"
 #include "checkpoint/store/s3/credentials.h"
-#include "common/http.h"
 #include "checkpoint/store/s3/retry.h"
 #include "common/clock.h"
+#include "common/http.h"
 #include "common/status.h"
 
 namespace surefoot::s3 {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "common/http.h"
 #include "common/file.h"
+#include "common/http.h"
 
 namespace surefoot::s3 {
 namespace {

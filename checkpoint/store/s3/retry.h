@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/http.h"
 #include "common/clock.h"
+#include "common/http.h"
 #include "common/status.h"
 
 namespace surefoot::s3 {

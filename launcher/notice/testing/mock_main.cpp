@@ -1,7 +1,7 @@
 // surefoot-mock-metadata: a metadata service for end-to-end tests and demonstrations.
 //
-//   surefoot-mock-metadata --when FILE [--address 127.0.0.1] [--port 0] [--lead 120] [--machine
-//   NAME]
+//   surefoot-mock-metadata --when FILE [--address 127.0.0.1] [--port 0] [--lead 120]
+//                          [--machine NAME]
 //
 // Speaks the protocols of aws, gcp, azure, alibaba, tencent and volcengine at once, since their
 // paths differ. When FILE appears this machine goes: in as many seconds as stand in it, else in

@@ -1,0 +1,52 @@
+#!/bin/sh
+# bundle_test.sh BIN SOURCE: the bundle works where the machine has glibc and a few tools, and neither Open MPI nor any
+# library that Surefoot needs. In a mount namespace of its own, with another folder over the machine's libraries.
+# Exit code 77: such a namespace cannot be made here.
+set -eu
+bin=$1 source=$2
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+if ! unshare --mount true 2>/dev/null; then
+  echo "SKIPPED: no mount namespace can be made here"
+  exit 77
+fi
+"$source/tools/make_bundle.sh" "$bin" "$here/bundle.tar.gz"
+mkdir "$here/bundle" "$here/bare" "$here/arena"
+tar -xzf "$here/bundle.tar.gz" -C "$here/bundle"
+(cd "$here/bundle" && sha256sum --check --quiet bundle.txt)
+
+libraries=$(dirname "$(ldconfig -p | awk '/libc.so.6 .*x86-64|libc.so.6 .*AArch64/ {print $NF; exit}')")
+libraries=$(readlink -f "$libraries")
+for tool in sh cat dirname basename readlink env mount; do ldd "$(command -v $tool)"; done |
+  awk '$2 == "=>" {print $3} $1 ~ /^\// {print $1}' | sort -u >"$here/list"
+for name in ld-linux-x86-64 ld-linux-aarch64 libc libm libpthread libdl librt libresolv libutil libmvec; do ls "$libraries/$name".so* 2>/dev/null; done >>"$here/list" || true
+while read -r file; do cp -L "$file" "$here/bare/" 2>/dev/null || true; done <"$here/list"
+
+cat >"$here/job.yaml" <<END
+name: bundled
+model: {kind: mlp, hidden: [8]}
+data: {kind: synthetic, samples: 64}
+train: {max_steps: 5, global_batch_size: 8, micro_batch_size: 4, optimizer: {kind: sgd, lr: 0.1}}
+checkpoint: {arena: $here/arena, to: $here/store}
+END
+cat >"$here/inside.sh" <<'END'
+set -eu
+mount --bind "$1/bare" "$2"
+if mpirun --version 2>/dev/null; then
+  echo "the machine's own Open MPI still works"
+  exit 1
+fi
+"$1/bundle/bin/mpirun" --version
+"$1/bundle/bin/surefoot" --version
+"$1/bundle/bin/mpirun" --allow-run-as-root --oversubscribe --bind-to none -np 2 --mca pml ob1 --mca btl self,vader,tcp \
+  --mca orte_tmpdir_base "$1" --mca btl_vader_backing_directory "$1" "$1/bundle/bin/surefoot-worker" "$1/job.yaml" --dir "$1/run"
+END
+unshare --mount sh "$here/inside.sh" "$here" "$libraries"
+test -s "$here/run/final/model.safetensors"
+# Its service ends by itself.
+waited=0
+while [ -n "$(ls "$here/arena")" ] && [ $waited -lt 600 ]; do
+  sleep 0.1
+  waited=$((waited + 1))
+done
+echo "a bare machine has trained"
