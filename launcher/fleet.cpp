@@ -71,9 +71,14 @@ std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet,
     if (usable(fleet[id]) && fits(rules, reference, fleet[id].facts)) nodes.push_back(id);
   }
   if (static_cast<int>(nodes.size()) < rules.min_nodes) return {};
-  const auto rank = [&](NodeId id) { return std::pair(fleet[id].in_gang, fleet[id].ready); };
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [&](NodeId a, NodeId b) { return rank(a) > rank(b); });
+  std::int64_t slots = 0;
+  for (const NodeId id : nodes) slots += slots_of(rules, fleet[id]);
+  // Where there is room for all, it does not matter who comes first.
+  if (static_cast<int>(nodes.size()) > rules.max_nodes || slots > rules.micro_batches) {
+    const auto rank = [&](NodeId id) { return std::pair(fleet[id].in_gang, fleet[id].ready); };
+    std::stable_sort(nodes.begin(), nodes.end(),
+                     [&](NodeId a, NodeId b) { return rank(a) > rank(b); });
+  }
   std::vector<Member> members;
   std::int64_t room = rules.micro_batches;
   for (const NodeId id : nodes) {

@@ -16,6 +16,10 @@
 //     newest step is stored
 //   - after exit codes 64..66, an exhausted budget, or a reproducible failure nothing is launched
 //   again
+//   - no finished step is left behind on machines that answer: who holds the newest takes part in
+//   the
+//     next attempt, or stores it first
+//   - an attempt runs on machines that answer, are listed, stay, and are alike
 //   - each state but kStopped has a deadline
 #pragma once
 

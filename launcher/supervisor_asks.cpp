@@ -80,7 +80,8 @@ void Machine::on(const NoticeReceived& e) {
 // The others go on without it.
 void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
-  if (node.leaves && !sooner) return ignore("the machine is known to go");
+  const bool anew = leaves && node.leaves_at && s_.now >= *node.leaves_at && *leaves > s_.now;
+  if (node.leaves && !sooner && !anew) return ignore("the machine is known to go");
   node.leaves = true;
   if (leaves) node.leaves_at = std::max(*leaves, s_.now);
   if (!node.noticed_at) node.noticed_at = s_.now;

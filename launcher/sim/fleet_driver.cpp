@@ -149,6 +149,9 @@ void FleetWorld::deliver(const Item& item) {
     case kNoticeTold: {
       SimHost& h = host(item.number);
       if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
+      // Of a time that is over, and told before, it says nothing new.
+      const bool old = h.announced && h.announced_boot == h.boot &&
+                       (h.leaves == Time::max() || h.leaves <= clock());
       h.announced = true;
       h.announced_boot = h.boot;
       if (FleetGang* g = gang(state_.history.attempt.value);
@@ -156,8 +159,9 @@ void FleetWorld::deliver(const Item& item) {
         g->lost = true;
       NoticeReceived notice{std::nullopt, h.id};
       if (h.leaves != Time::max()) notice.leaves = h.leaves;
-      h.until = (h.leaves == Time::max() ? clock() + kUsualNotice : std::max(h.leaves, clock())) +
-                kOutlivedNotice;
+      if (!old)
+        h.until = (notice.leaves ? std::max(h.leaves, clock()) : clock() + kUsualNotice) +
+                  kOutlivedNotice;
       return feed({clock(), notice});
     }
     default:
