@@ -364,6 +364,8 @@ struct State {
 
   Fleet fleet;
   Time fleet_due = Time::max();  // before it no machine of it is due
+  int up = 0;                    // machines of it that answer
+  std::int64_t most_slots = 1;   // of a machine that is listed
   NodeFacts reference;           // what machines have to be like
   bool service_seen = false;     // one has answered this supervisor, so finished_step is right
   Step secured{-1};              // newest step that was brought to the store, or could not be

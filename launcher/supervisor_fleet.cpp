@@ -97,6 +97,7 @@ void Machine::set_due(Node& node, Time due) {
 // Tried again after a pause, if anybody wants it. One that is lost to the attempt in hand is not
 // taken before that is over, so that nobody doubts whether the gang's end was verified there too.
 void Machine::take_out(Node& node, const std::string& why, Duration pause) {
+  s_.up -= node.up();
   node.standing = Standing::kOut;
   node.tried = true;
   node.why = why;
@@ -181,6 +182,7 @@ void Machine::on(const ServiceAnswered& e) {
 }
 
 void Machine::arrived(Node& node) {
+  s_.up += !node.up();
   node.standing = Standing::kReady;
   node.tried = true;
   node.failures = 0;
@@ -318,7 +320,11 @@ void Machine::lose(Node& node, const std::string& message) {
 void Machine::on(const HostsListed& e) {
   if (alone()) return ignore("the job runs on this machine only");
   std::unordered_map<std::string_view, const HostSpec*> unknown;
-  for (const HostSpec& host : e.hosts) unknown.emplace(host.name, &host);
+  s_.most_slots = rules_.fleet.workers_per_node;
+  for (const HostSpec& host : e.hosts) {
+    unknown.emplace(host.name, &host);
+    s_.most_slots = std::max<std::int64_t>(s_.most_slots, host.slots);
+  }
   bool changed = false;
   bool gang_shrinks = false;
   for (Node& node : s_.fleet) {
@@ -364,17 +370,18 @@ void Machine::settle_reference() {
   }
 }
 
+// At the first launch those that have not answered yet are waited for, if they make a difference.
 std::vector<Member> Machine::members_for_launch() const {
-  const NodeFacts reference = s_.members.empty() && !alone()
-                                  ? commonest(rules_.fleet, s_.fleet, s_.reference)
-                                  : s_.reference;
-  std::vector<Member> members = choose(rules_.fleet, s_.fleet, reference);
-  if (members.empty() || s_.launched) return members;
-  const bool full = static_cast<int>(members.size()) >= rules_.fleet.max_nodes ||
-                    longest_share(rules_.fleet, members) <= 1;
-  const bool awaits = std::any_of(s_.fleet.begin(), s_.fleet.end(), [](const Node& node) {
-    return node.listed && !node.tried && !node.leaves;
-  });
+  const FleetRules& rules = rules_.fleet;
+  const auto untried = [](const Node& node) { return node.listed && !node.tried && !node.leaves; };
+  const bool awaits = !s_.launched && std::any_of(s_.fleet.begin(), s_.fleet.end(), untried);
+  // Spares thousands of machines that answer one by one a choice among them each time.
+  if (awaits && s_.up < rules.max_nodes && s_.up * s_.most_slots < rules.micro_batches) return {};
+  const NodeFacts reference =
+      s_.members.empty() && !alone() ? commonest(rules, s_.fleet, s_.reference) : s_.reference;
+  std::vector<Member> members = choose(rules, s_.fleet, reference);
+  const bool full =
+      static_cast<int>(members.size()) >= rules.max_nodes || longest_share(rules, members) <= 1;
   if (awaits && !full) members.clear();
   return members;
 }
@@ -491,9 +498,10 @@ void Machine::close_gang(const AttemptEnd& end) {
       node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
     } else if (node.standing == Standing::kOut) {
-      // It may hold steps that the others do not.
-      const Time at = node.back ? s_.now : std::max(node.back_at, s_.now);
-      set_due(node, node.listed ? at : Time::max());
+      // Who is back may hold steps that the others do not, also where the list has dropped it.
+      set_due(node, node.back     ? s_.now
+                    : node.listed ? std::max(node.back_at, s_.now)
+                                  : Time::max());
     }
     node.back = false;
   }

@@ -4,7 +4,7 @@
 //   supervisor_sim_test --schedules=1000000 --seed=1
 //     many schedules, of one machine and of up to 16; a failure prints its seed and the command
 //     that replays it
-//   supervisor_sim_test --schedules=100 --machines=10000 --gtest_filter=*Fleet*
+//   supervisor_sim_test --large_schedules=100 --gtest_filter=*TenThousand*
 //   supervisor_sim_test --replay=SEED --machines=16 [--plant=N]
 //     one schedule, told line by line; --machines=1 is the world of one machine
 #include <gtest/gtest.h>
@@ -23,19 +23,22 @@ namespace {
 std::uint64_t g_first_seed = 1;
 std::uint64_t g_schedules = 100'000;
 std::uint64_t g_fleet_schedules = 100'000;
+std::uint64_t g_large_schedules = 2;
 std::uint64_t g_machines = 16;  // 16: up to so many
 
-std::unique_ptr<Life> make_world(std::uint64_t seed, Plant plant, bool narrate, bool fleet) {
-  if (!fleet) return std::make_unique<World>(seed, plant, narrate);
+// `machines`: 1, up to 16, or exactly so many.
+std::unique_ptr<Life> make_world(std::uint64_t seed, Plant plant, bool narrate,
+                                 std::uint64_t machines) {
+  if (machines == 1) return std::make_unique<World>(seed, plant, narrate);
   return std::make_unique<FleetWorld>(seed, plant, narrate,
-                                      g_machines <= 16 ? 0 : static_cast<int>(g_machines));
+                                      machines <= 16 ? 0 : static_cast<int>(machines));
 }
 
 // The seed of the first schedule in which a promise was broken; 0: none was.
-std::uint64_t first_broken(Plant plant, bool fleet, std::uint64_t schedules, Sights* sights,
-                           std::string* what) {
+std::uint64_t first_broken(Plant plant, std::uint64_t machines, std::uint64_t schedules,
+                           Sights* sights, std::string* what) {
   for (std::uint64_t seed = g_first_seed; seed < g_first_seed + schedules; ++seed) {
-    const auto world = make_world(seed, plant, false, fleet);
+    const auto world = make_world(seed, plant, false, machines);
     *what = world->run();
     sights->add(world->sights());
     if (!what->empty()) return seed;
@@ -60,7 +63,7 @@ void print(const Sights& s, std::uint64_t schedules) {
 TEST(SupervisorInSimulation, KeepsItsPromisesInEverySchedule) {
   Sights s;
   std::string what;
-  const std::uint64_t seed = first_broken(Plant::kNone, false, g_schedules, &s, &what);
+  const std::uint64_t seed = first_broken(Plant::kNone, 1, g_schedules, &s, &what);
   ASSERT_EQ(seed, 0u) << what << "\nreplay: supervisor_sim_test --machines=1 --replay=" << seed;
   print(s, g_schedules);
   for (const std::int64_t seen :
@@ -77,7 +80,7 @@ TEST(SupervisorInSimulation, KeepsItsPromisesInEverySchedule) {
 TEST(FleetInSimulation, KeepsItsPromisesInEverySchedule) {
   Sights s;
   std::string what;
-  const std::uint64_t seed = first_broken(Plant::kNone, true, g_fleet_schedules, &s, &what);
+  const std::uint64_t seed = first_broken(Plant::kNone, g_machines, g_fleet_schedules, &s, &what);
   ASSERT_EQ(seed, 0u) << what << "\nreplay: supervisor_sim_test --machines=" << g_machines
                       << " --replay=" << seed;
   print(s, g_fleet_schedules);
@@ -100,6 +103,16 @@ TEST(FleetInSimulation, KeepsItsPromisesInEverySchedule) {
   }
 }
 
+TEST(FleetInSimulation, KeepsItsPromisesOnTenThousandMachines) {
+  constexpr std::uint64_t kMachines = 10'000;
+  Sights s;
+  std::string what;
+  const std::uint64_t seed = first_broken(Plant::kNone, kMachines, g_large_schedules, &s, &what);
+  ASSERT_EQ(seed, 0u) << what << "\nreplay: supervisor_sim_test --machines=" << kMachines
+                      << " --replay=" << seed;
+  print(s, g_large_schedules);
+}
+
 class Planted : public testing::TestWithParam<int> {};
 
 TEST_P(Planted, BugIsFound) {
@@ -108,7 +121,7 @@ TEST_P(Planted, BugIsFound) {
   Sights sights;
   std::string what;
   const std::uint64_t seed =
-      first_broken(plant, plant >= Plant::kFirstOfFleet, kEnough, &sights, &what);
+      first_broken(plant, plant >= Plant::kFirstOfFleet ? 16 : 1, kEnough, &sights, &what);
   EXPECT_NE(seed, 0u) << "the bug \"" << name(plant) << "\" lives through " << kEnough
                       << " schedules";
   fmt::print("{}: {} (after {} schedules)\n", name(plant), what, seed - g_first_seed + 1);
@@ -142,14 +155,14 @@ int main(int argc, char** argv) {
     g_schedules = flag(argv[i], "schedules", g_schedules);
     g_fleet_schedules = flag(argv[i], "schedules", g_fleet_schedules);
     g_fleet_schedules = flag(argv[i], "fleet_schedules", g_fleet_schedules);
+    g_large_schedules = flag(argv[i], "large_schedules", g_large_schedules);
     g_machines = flag(argv[i], "machines", g_machines);
     g_first_seed = flag(argv[i], "seed", g_first_seed);
     replay = flag(argv[i], "replay", replay);
     plant = flag(argv[i], "plant", plant);
   }
   if (replay == 0) return RUN_ALL_TESTS();
-  const std::string what =
-      make_world(replay, static_cast<Plant>(plant), true, g_machines > 1)->run();
+  const std::string what = make_world(replay, static_cast<Plant>(plant), true, g_machines)->run();
   fmt::print("{}\n", what.empty() ? "every promise was kept" : "BROKEN: " + what);
   return what.empty() ? 0 : 1;
 }

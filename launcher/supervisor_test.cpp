@@ -25,6 +25,32 @@ Rules small_rules() {
   return rules;
 }
 
+Rules fleet_rules() {
+  Rules rules = small_rules();
+  rules.fleet.alone = false;
+  rules.fleet.max_nodes = 2;
+  return rules;
+}
+
+NodeFacts facts(std::string_view boot) {
+  return {std::string(boot), "x", "t"};
+}
+
+// Of two machines, and one that is not known.
+void add_machines(std::vector<Event>& events, Time now) {
+  for (const NodeId node : {0, 1, 2}) {
+    events.push_back({now, ServiceAnswered{Step{1}, Step{-1}, node, facts("p")}});
+    events.push_back({now, ServiceLost{node}});
+    events.push_back({now, ServiceStartFailed{"x", node}});
+    events.push_back({now, NodeLost{node, "x"}});
+    events.push_back({now, NoticeReceived{now + seconds(30), node}});
+  }
+  events.push_back({now, ServiceAnswered{Step{1}, Step{-1}, 1, facts("q")}});
+  events.push_back({now, ServiceAnswered{Step{-1}, Step{-1}, 1, {"p", "y", "t"}}});
+  events.push_back({now, HostsListed{{{"a", 0, false}}}});
+  events.push_back({now, HostsListed{{{"a", 0, false}, {"b", 2, false}}}});
+}
+
 // Every kind of event, about the attempt in hand, the one before, and one that never was; at `now`.
 std::vector<Event> alphabet(const Rules& rules, const State& state, Time now) {
   std::vector<Event> events;
@@ -57,6 +83,7 @@ std::vector<Event> alphabet(const Rules& rules, const State& state, Time now) {
   add(ArenaFlushed{});
   add(ArenaFreed{});
   add(TimerFired{});
+  if (!rules.fleet.alone) add_machines(events, now);
   if (const Time due = deadline(rules, state); due != Time::max())
     events.push_back({due, TimerFired{}});
   return events;
@@ -110,11 +137,28 @@ class Walk {
         ++launches;
         EXPECT_TRUE(!before.history.attempt_open || std::holds_alternative<GangEnded>(event.what));
         EXPECT_EQ(launch->attempt, before.history.attempt.next());
-        EXPECT_TRUE(after.history.attempt_open && after.fleet[0].up() && decision.record);
+        EXPECT_TRUE(after.history.attempt_open && decision.record);
+        EXPECT_EQ(launch->members, after.members);
+        check_members(launch->members, after);
         EXPECT_EQ(after.stop.exit_code, -1);
       }
     }
     EXPECT_LE(launches, 1);
+  }
+
+  void check_members(const std::vector<Member>& members, const State& state) {
+    const FleetRules& fleet = rules_.fleet;
+    EXPECT_GE(static_cast<int>(members.size()), fleet.min_nodes);
+    EXPECT_LE(static_cast<int>(members.size()), fleet.max_nodes);
+    EXPECT_EQ(state.history.gang.size(), members.size());
+    NodeId last = -1;
+    for (const Member& member : members) {
+      EXPECT_GT(member.node, last);
+      last = member.node;
+      const Node& node = state.fleet[static_cast<std::size_t>(member.node)];
+      EXPECT_TRUE(node.up() && node.listed && !node.leaves && node.in_gang);
+      EXPECT_EQ(node.stain, Attempt{});
+    }
   }
 
   const Rules& rules_;
@@ -169,6 +213,60 @@ TEST(Supervisor, SurvivesEverySequenceOfThreeEventsFromEverySituation) {
     walk.go(after(rules, situation.events), 3);
   }
   EXPECT_GT(walk.decisions(), 300'000);
+}
+
+std::vector<Situation> fleet_situations() {
+  const auto answered = [](NodeId node, double when, NodeFacts what) {
+    return Event{at(when), ServiceAnswered{Step{-1}, Step{-1}, node, std::move(what)}};
+  };
+  std::vector<Event> running{{at(0), JobOpened{}},
+                             {at(0), HostsListed{{{"a", 0, false}, {"b", 0, false}}}},
+                             answered(0, 0.1, facts("p")),
+                             answered(1, 0.2, facts("p"))};
+  const std::vector<Event> opened(running.begin(), running.begin() + 3);
+  running.push_back({at(1), StageReached{Attempt{1}, Stage::kStepping, at(1)}});
+  running.push_back({at(2), StepFinished{Attempt{1}, Step{1}, at(2)}});
+  const auto then = [](std::vector<Event> events, std::initializer_list<Event> more) {
+    events.insert(events.end(), more);
+    return events;
+  };
+  const Event notice{at(3), NoticeReceived{at(33), 1}};
+  const Event lost{at(3), NodeLost{1, "x"}};
+  History left;
+  left.attempt = Attempt{3};
+  left.attempt_open = true;
+  left.gang = {"a", "b"};
+  left.finished_step = Step{1};
+  return {{"no list", {{at(0), JobOpened{}}}},
+          {"one of two has answered", opened},
+          {"stepping on two", running},
+          {"one has lost its service", then(running, {{at(3), ServiceLost{1}}})},
+          {"draining since one goes", then(running, {notice})},
+          {"ending since one is lost", then(running, {lost})},
+          {"going on without it", then(running, {lost, {at(4), GangEnded{Attempt{1}}}})},
+          {"storing what they hold that go",
+           then(running, {{at(3), NoticeReceived{at(33), 0}},
+                          notice,
+                          {at(3.1), HostsListed{{{"a", 0, false}, {"c", 0, false}}}},
+                          answered(2, 3.2, facts("p")),
+                          {at(4), GangEnded{Attempt{1}}},
+                          {at(4), GangExited{Attempt{1}, kExitInterrupted, 0, {}, at(4)}},
+                          {at(4), GangEnded{Attempt{1}}}})},
+          {"left by a dead supervisor", {{at(0), JobOpened{left, true}}}},
+          {"one of those left is asked for",
+           {{at(0), JobOpened{left, true}}, answered(0, 0.1, facts("p"))}}};
+}
+
+TEST(Supervisor, SurvivesEverySequenceOfThreeEventsOfAFleet) {
+  const Rules rules = fleet_rules();
+  Walk walk(rules);
+  for (const Situation& situation : fleet_situations()) {
+    SCOPED_TRACE(situation.name);
+    const State state = after(rules, situation.events);
+    EXPECT_EQ(situation.name.starts_with("storing"), state.doing == Doing::kSaving);
+    walk.go(state, 3);
+  }
+  EXPECT_GT(walk.decisions(), 500'000);
 }
 
 TEST(Supervisor, ReadsATimeThatGoesBackAsNow) {

@@ -24,6 +24,7 @@ void FleetWorld::start_supervisor() {
     h.id = -1;
     h.ask = 0;
     h.told = SimHost::Told::kNothing;
+    h.in_hand = false;
     h.told_listed = h.announced = false;
   }
   bool lives = false;
@@ -245,6 +246,8 @@ void FleetWorld::perform_start(const StartService& effect) {
   const std::string& name = state_.fleet[static_cast<std::size_t>(effect.node)].host.name;
   SimHost& h = host(std::atoll(name.c_str() + 1));
   h.ask = ++tokens_;
+  h.asked = clock();
+  h.in_hand = true;
   h.spare = effect.spare;
   const std::int64_t code = h.ask * kHosts + index_of(h);
   // It may take too long for the gang on it.
@@ -283,6 +286,7 @@ void FleetWorld::answered(std::int64_t code) {
   if (h.boot != h.announced_boot) h.announced = false;
   if (h.boot == h.goes_boot && !h.announced)
     schedule(rng_.ms(0, 500), kNoticeTold, index_of(h), true);
+  h.in_hand = false;
   calm_since_ = now_;
   sights_.returns += h.told == SimHost::Told::kLost;
   tell(h, SimHost::Told::kUp, {clock(), h.answer});

@@ -51,7 +51,9 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
     violated("the journal does not know the machines of the attempt");
   for (SimHost& h : hosts_) {
     if (h.told != SimHost::Told::kUp) continue;
-    if (h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service && !store_failed_)
+    const bool given_up = h.in_hand && clock() - h.asked >= fleet.check_timeout;
+    if (!given_up && h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service &&
+        !store_failed_)
       violated(fmt::format("step {} is lost: {} holds it, and attempt {} begins after {}", h.ready,
                            h.name, attempt, safe));
     if (!h.workers.empty() && h.reachable)
@@ -164,7 +166,8 @@ void FleetWorld::check_free() {
   std::int64_t held = -1;
   for (const SimHost& h : hosts_) {
     if (!h.reachable) continue;
-    held = std::max(held, h.ready);
+    // A cancelled job does not wait for what it cannot see.
+    if (!cancel_asked_ || believed_up(h)) held = std::max(held, h.ready);
     if (believed_up(h) && !h.workers.empty())
       violated(fmt::format("the arena of {} is freed under a living gang", h.name));
   }

@@ -54,6 +54,8 @@ struct SimHost {
   // Of the driver, for the supervisor that runs now.
   supervisor::NodeId id = -1;
   std::int64_t ask = 0;  // number of the newest StartService
+  Time asked{};
+  bool in_hand = false;  // it is not answered
   Attempt spare;
   supervisor::ServiceAnswered answer;
   // What was told of it last, and whether a notice was that still counts.
