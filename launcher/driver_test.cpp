@@ -404,7 +404,12 @@ TEST_F(Run, FollowsTheLogsOfOneAttemptAfterTheOther) {
   std::optional<ExitStatus> exit;
   while (!(exit = poll_exit(*logs))) ::usleep(2000);
   EXPECT_EQ(exit->code, 0);
-  EXPECT_THAT(followed(), HasSubstr("2 mpirun| "));
+  const std::string all = followed();
+  EXPECT_THAT(all, HasSubstr("2 mpirun| "));
+  int begun = 0;
+  for (std::size_t at = 0; (at = all.find("goes on from step", at)) != std::string::npos; ++at)
+    ++begun;
+  EXPECT_EQ(begun, 4) << "each line once, of two ranks in two attempts:\n" << all;
   expect_whole(ran);
 }
 
