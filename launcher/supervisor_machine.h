@@ -1,8 +1,8 @@
 // Inside of decide(): one machine per decision. Included by supervisor*.cpp only.
 //
 // supervisor.cpp handles what happens to a gang, supervisor_fleet.cpp what happens to machines and
-// their services, supervisor_asks.cpp what user and clock ask for; supervisor_end.cpp judges how an
-// attempt ended and how the job stops.
+// their services, supervisor_choice.cpp which of them are taken, supervisor_asks.cpp what user and
+// clock ask for; supervisor_end.cpp judges how an attempt ended and how the job stops.
 #pragma once
 
 #include "launcher/supervisor.h"

@@ -146,27 +146,28 @@ void FleetWorld::deliver(const Item& item) {
       feed({clock(), std::move(list)});
       return name_nodes();
     }
-    case kNoticeTold: {
-      SimHost& h = host(item.number);
-      if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
-      // Of a time that is over, and told before, it says nothing new.
-      const bool old = h.announced && h.announced_boot == h.boot &&
-                       (h.leaves == Time::max() || h.leaves <= clock());
-      h.announced = true;
-      h.announced_boot = h.boot;
-      if (FleetGang* g = gang(state_.history.attempt.value);
-          g != nullptr && state_.fleet[h.id].in_gang)
-        g->lost = true;
-      NoticeReceived notice{std::nullopt, h.id};
-      if (h.leaves != Time::max()) notice.leaves = h.leaves;
-      if (!old)
-        h.until = (notice.leaves ? std::max(h.leaves, clock()) : clock() + kUsualNotice) +
-                  kOutlivedNotice;
-      return feed({clock(), notice});
-    }
+    case kNoticeTold:
+      return tell_notice(host(item.number));
     default:
       return;
   }
+}
+
+void FleetWorld::tell_notice(SimHost& h) {
+  if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
+  // Of a time that is over, and told before, it says nothing new.
+  const bool old =
+      h.announced && h.announced_boot == h.boot && (h.leaves == Time::max() || h.leaves <= clock());
+  h.announced = true;
+  h.announced_boot = h.boot;
+  if (FleetGang* g = gang(state_.history.attempt.value); g != nullptr && state_.fleet[h.id].in_gang)
+    g->lost = true;
+  NoticeReceived notice{std::nullopt, h.id};
+  if (h.leaves != Time::max()) notice.leaves = h.leaves;
+  if (!old)
+    h.until =
+        (notice.leaves ? std::max(h.leaves, clock()) : clock() + kUsualNotice) + kOutlivedNotice;
+  feed({clock(), notice});
 }
 
 void FleetWorld::tell_exit(std::int64_t attempt) {

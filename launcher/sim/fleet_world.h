@@ -180,6 +180,7 @@ class FleetWorld : public Life {
   void name_nodes();
   void deliver(const Item& item);
   void tell(SimHost& host, SimHost::Told told, supervisor::Event event);
+  void tell_notice(SimHost& host);
   void watch(SimHost& host);
   void poll();
   bool seen(std::int64_t attempt);
