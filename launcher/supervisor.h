@@ -372,6 +372,7 @@ struct State {
   std::int64_t most_slots = 1;   // of a machine that is listed
   NodeFacts reference;           // what machines have to be like
   bool service_seen = false;     // one has answered this supervisor, so finished_step is right
+  Step saving{-1};               // kSaving: that is being brought there
   Step secured{-1};              // newest step that was brought to the store, or could not be
   bool launched = false;  // by this supervisor: machines that have not answered are not waited for
   std::vector<Member> members;  // of the attempt in hand

@@ -81,6 +81,7 @@ void Machine::on(const NoticeReceived& e) {
 void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
   const bool anew = leaves && node.leaves_at && s_.now >= *node.leaves_at && *leaves > s_.now;
+  if (!node.up()) node.noticed_boot.clear();
   if (node.leaves && !sooner && !anew) return ignore("the machine is known to go");
   node.leaves = true;
   if (leaves) node.leaves_at = std::max(*leaves, s_.now);

@@ -55,6 +55,7 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
     return true;
   }
   s_.doing = Doing::kSaving;
+  s_.saving = held;
   s_.deadline = s_.now + rules_.close_timeout;
   perform(FlushAndKeepArena{holders()});
   return true;

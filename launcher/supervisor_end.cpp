@@ -283,12 +283,11 @@ void Machine::on(const FinishFailed& e) {
   after_setback("the last step could not be stored or exported");
 }
 
-// What could not be stored is done again, unless one who holds it is still on its way back.
+// What could not be stored is done again, unless who holds it takes part after all. Machines that
+// have come meanwhile may hold more: proceed() looks.
 void Machine::steps_secured(const ArenaFlushed& e) {
   s_.history.accounting.spend(Cause::kFinish, s_.now);
-  for (const Node& node : s_.fleet) {
-    if (node.up()) s_.secured = std::max(s_.secured, node.ready);
-  }
+  s_.secured = std::max(s_.secured, s_.saving);
   proceed(e.stored ? "the newest step is stored: machines that do not hold it go on"
                    : "the newest step could not be stored: the job goes on from an older one");
 }

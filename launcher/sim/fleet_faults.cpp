@@ -169,6 +169,7 @@ void FleetWorld::inject_into_job(FleetFault fault) {
     case FleetFault::kClockJump:
       ahead_ += rng_.chance(4) ? Duration(std::chrono::hours(2)) : rng_.ms(100, 60'000);
       for (FleetGang& g : gangs_) g.jumped = true;
+      store_failed_ = store_failed_ || state_.doing == supervisor::Doing::kSaving;
       timer_at_ = Time::max();
       return watch_the_clock();
     case FleetFault::kStaleEvents:
