@@ -63,6 +63,10 @@ TEST_F(TraceTest, HasWhatEachRankPrintsAndWhatTheSystemSaysOfOneThatIsStopped) {
   begin_rank(0, "stack-of-zero");
   const ProcessId stopped = begin_rank(1, "stack-of-one");
   ASSERT_TRUE(send_signal(stopped, SIGSTOP));
+  ASSERT_TRUE(eventually([&] {
+    const auto status = read_file(fmt::format("/proc/{}/status", stopped.pid));
+    return status && status->find("T (stopped)") != std::string::npos;
+  }));
   const auto text = trace(3);
   ASSERT_TRUE(text) << text.error().message;
   EXPECT_THAT(*text, HasSubstr("rank 0, step 7, reduction for"));

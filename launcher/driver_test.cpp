@@ -382,13 +382,35 @@ TEST_F(Run, IsDrainedByTheNameOfItsMachineAndNodesSaysHowThatStands) {
 }
 
 TEST_F(Run, FollowsTheLogsOfOneAttemptAfterTheOther) {
-  const ProcessId running =
-      start({"run", "job.yaml", "--json", "--fault", "kill:rank=1,step=5"}, {"FAKE_STEP_MS=20"});
-  await_step(2);
-  const Ran logs = ask({"logs", "-f"});
-  EXPECT_EQ(logs.code, 0);
-  EXPECT_THAT(logs.output, HasSubstr("1 mpirun| "));
-  expect_whole(wait(running));
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=100"});
+  await_step(1);
+  SpawnOptions follow;
+  follow.argv = {(root_ / "bin/surefoot").string(), "logs", "-f"};
+  follow.directory = root_.string();
+  follow.output = (root_ / "followed").string();
+  auto logs = spawn(follow);
+  ASSERT_TRUE(logs);
+  const auto followed = [&] {
+    auto text = read_file(follow.output);
+    return text ? *text : std::string();
+  };
+  while (followed().find("1 mpirun| ") == std::string::npos) ::usleep(5000);
+  const json ranks = ask({"status", "--json"}).object["service"]["ranks"];
+  ASSERT_EQ(ranks.size(), 2u);
+  auto worker = process_of(ranks[1]["pid"].get<int>());
+  ASSERT_TRUE(worker);
+  ASSERT_TRUE(send_signal(*worker, SIGKILL));
+  const Ran ran = wait(running);
+  std::optional<ExitStatus> exit;
+  while (!(exit = poll_exit(*logs))) ::usleep(2000);
+  EXPECT_EQ(exit->code, 0);
+  const std::string all = followed();
+  EXPECT_THAT(all, HasSubstr("2 mpirun| "));
+  int begun = 0;
+  for (std::size_t at = 0; (at = all.find("goes on from step", at)) != std::string::npos; ++at)
+    ++begun;
+  EXPECT_EQ(begun, 4) << "each line once, of two ranks in two attempts:\n" << all;
+  expect_whole(ran);
 }
 
 TEST_F(Run, RefusesTheSameJobASecondTimeAndNamesTheFirst) {

@@ -66,12 +66,7 @@ std::string doing_text(const core::State& state) {
 void Narration::of_machine(const core::Event& event, const core::State& state) {
   const auto named = [&](core::NodeId node) { return "machine " + state.fleet[node].host.name; };
   if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {
-    const core::Node& node = state.fleet[answered->node];
-    if (!node.up()) {
-      if (std::exchange(left_out_[answered->node], node.why) != node.why)
-        console_.warning(fmt::format("{} is left out: {}", named(answered->node), node.why));
-      return;
-    }
+    if (!state.fleet[answered->node].up()) return;
     left_out_.erase(answered->node);
     console_.event(fmt::format("{} is ready", named(answered->node)));
   } else if (const auto* lost = std::get_if<core::ServiceLost>(&event.what)) {
@@ -81,6 +76,7 @@ void Narration::of_machine(const core::Event& event, const core::State& state) {
       console_.warning(
           fmt::format("{} is left out for now: {}", named(failed->node), failed->message));
   } else if (const auto* silent = std::get_if<core::NodeLost>(&event.what)) {
+    left_out_[silent->node] = state.fleet[silent->node].why;
     console_.warning(fmt::format("{} is lost: {}", named(silent->node), silent->message));
   } else if (const auto* notice = std::get_if<core::NoticeReceived>(&event.what)) {
     const std::string when =
@@ -90,11 +86,22 @@ void Narration::of_machine(const core::Event& event, const core::State& state) {
   }
 }
 
+// Also for a reason that shows only when others have come.
+void Narration::of_left_out(const core::State& state) {
+  for (core::NodeId id = 0; id < static_cast<core::NodeId>(state.fleet.size()); ++id) {
+    const core::Node& node = state.fleet[id];
+    if (node.standing != core::Standing::kOut || node.why.empty()) continue;
+    if (std::exchange(left_out_[id], node.why) != node.why)
+      console_.warning(fmt::format("machine {} is left out: {}", node.host.name, node.why));
+  }
+}
+
 // Once all that could come have been looked at.
 void Narration::of_shortage(const core::State& state) {
   const bool waits = state.doing == core::Doing::kAssembling && !state.fleet.empty() &&
                      std::all_of(state.fleet.begin(), state.fleet.end(),
-                                 [](const core::Node& node) { return node.tried; });
+                                 [](const core::Node& node) { return node.tried; }) &&
+                     core::choose(rules_.fleet, state.fleet, state.reference).empty();
   if (!waits) return shortage_.clear();
   std::string text = core::shortage(rules_.fleet, state.fleet);
   if (text == shortage_) return;
@@ -106,6 +113,7 @@ void Narration::decided(const core::Event& event, std::string_view reason,
                         const core::State& state) {
   if (!rules_.fleet.alone) {
     of_machine(event, state);
+    of_left_out(state);
     of_shortage(state);
   }
   if (const auto* answered = std::get_if<core::ServiceAnswered>(&event.what)) {

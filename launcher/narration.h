@@ -37,6 +37,7 @@ class Narration {
   void learn(const MetricRecord& metric);
 
   void of_machine(const supervisor::Event& event, const supervisor::State& state);
+  void of_left_out(const supervisor::State& state);
   void of_shortage(const supervisor::State& state);
 
   Console& console_;

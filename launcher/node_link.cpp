@@ -139,11 +139,12 @@ Status NodeLink::tell_everyone(Duration left) {
 
 NodeLink::Ended NodeLink::end_gang(Attempt attempt, std::uint64_t records_from) {
   Ended ended;
-  ended.reached = status(~std::uint64_t{0}, now() + kReach).has_value();
+  // Of the only machine what is left is found without its service too, and it is not lost.
+  ended.reached = context_->alone || status(~std::uint64_t{0}, now() + kReach).has_value();
   if (!ended.reached) return ended;
   service::Request request;
   request.mutable_end_gang()->set_below(attempt.next().value);
-  auto reply = call(std::move(request), now() + kEndGang);
+  auto reply = call(std::move(request), now() + (context_->alone ? kAsk : kEndGang));
   if (!reply) ended.ended = reply.error();
   if (auto last = status(records_from, now() + kLastWords)) ended.last = *std::move(last);
   return ended;

@@ -52,6 +52,7 @@ class FakeWorker {
     SUREFOOT_ASSIGN(id_, directory_.job_id(job_.name()));
     folder_ = arena_folder(job_.checkpoint().arena(), id_);
     SUREFOOT_ASSIGN(const Start start, rank_ == 0 ? lead() : follow());
+    spdlog::info("goes on from step {}", start.step);
     Snapshotter snapshotter(*arena_, attempt_, rank_, size_);
     if (start.slot >= 0) snapshotter.start_from(start.slot);
     if (start.slot < 0) SUREFOOT_TRY(step(snapshotter, Step{0}));

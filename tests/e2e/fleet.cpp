@@ -66,12 +66,14 @@ void Fleet::TearDown() {
   }
 }
 
-const RunResult& Fleet::reference(std::int64_t steps) {
+const RunResult& Fleet::reference(std::int64_t steps, const std::string& model) {
   static std::map<std::int64_t, RunResult> results;
   const auto [found, fresh] = results.try_emplace(steps);
   if (fresh) {
     Sandbox sandbox(kJob);
-    found->second = sandbox.run({"--set", fmt::format("train.max_steps={}", steps)});
+    std::vector<std::string> arguments = {"--set", fmt::format("train.max_steps={}", steps)};
+    if (!model.empty()) arguments.insert(arguments.end(), {"--set", "model=" + model});
+    found->second = sandbox.run(arguments);
   }
   return found->second;
 }
@@ -87,6 +89,7 @@ void Fleet::start_job(const std::vector<std::string>& arguments) {
   for (int host = 0; host < kNodes; ++host)
     hosts += fmt::format("{}host{}", hosts.empty() ? "" : ", ", host);
   argv.insert(argv.end(), {"--set", "resources.hosts=[" + hosts + "]"});
+  if (!model_.empty()) argv.insert(argv.end(), {"--set", "model=" + model_});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   auto running = host(kFront).start(argv, {});
   ASSERT_TRUE(running) << running.error().message;
@@ -106,7 +109,7 @@ RunResult Fleet::finish(Duration patience) {
 
 void Fleet::expect_done_with_same_bits(Duration patience) {
   const RunResult result = finish(patience);
-  const RunResult& reference = Fleet::reference(steps_);
+  const RunResult& reference = Fleet::reference(steps_, model_);
   ASSERT_EQ(reference.exit_code, 0) << reference.output;
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_EQ(result.text("weights_sha256"), reference.text("weights_sha256"));

@@ -48,12 +48,13 @@ class Fleet : public testing::Test {
   cluster::Host host(int number) { return cluster_->host(number); }
   [[nodiscard]] std::string output() const { return job_ ? job_->output() : std::string(); }
   // Of one worker, alone, on this machine.
-  static const RunResult& reference(std::int64_t steps);
+  static const RunResult& reference(std::int64_t steps, const std::string& model = {});
 
   std::unique_ptr<Sandbox> sandbox_;
   std::unique_ptr<cluster::Cluster> cluster_;
   std::optional<cluster::Running> job_;
   std::int64_t steps_ = 60;
+  std::string model_;  // in place of the job's; set before it starts
 };
 
 }  // namespace surefoot::e2e
