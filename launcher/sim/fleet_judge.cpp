@@ -52,8 +52,10 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
   for (SimHost& h : hosts_) {
     if (h.told != SimHost::Told::kUp) continue;
     const bool given_up = h.in_hand && clock() - h.asked >= fleet.check_timeout;
-    if (!given_up && h.ready > std::max<std::int64_t>(safe, 0) && h.reachable && h.service &&
-        !store_failed_)
+    // What is not like the machines of the job cannot take part; without it some steps are redone.
+    const bool alike = h.numerics == numerics_ && h.training == training_;
+    if (alike && !given_up && h.ready > std::max<std::int64_t>(safe, 0) && h.reachable &&
+        h.service && !store_failed_)
       violated(fmt::format("step {} is lost: {} holds it, and attempt {} begins after {}", h.ready,
                            h.name, attempt, safe));
     if (!h.workers.empty() && h.reachable && !h.in_hand)
