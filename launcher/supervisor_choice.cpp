@@ -33,12 +33,6 @@ std::vector<Member> Machine::members_for_launch() const {
   return members;
 }
 
-bool Machine::held_by_members(const std::vector<Member>& members) const {
-  return std::any_of(members.begin(), members.end(), [&](const Member& member) {
-    return s_.fleet[member.node].ready >= s_.history.finished_step;
-  });
-}
-
 // Steps that are held only by machines that take no part in the next attempt come to the store
 // first; a machine that is being looked at may hold them too, and is waited for.
 bool Machine::secures_steps(const std::vector<Member>& members) {
@@ -46,10 +40,7 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
   Step safe = std::max(s_.secured, Step{0});
   Step held{-1};
   Step awaited{-1};
-  for (Node& node : s_.fleet) {
-    // Whoever else held its step is gone.
-    if (node.barred && node.ready >= s_.history.finished_step && !held_by_members(members))
-      set_due(node, s_.now);
+  for (const Node& node : s_.fleet) {
     safe = std::max(safe, node.durable);
     if (node.up()) held = std::max(held, node.ready);
     const bool asked = node.standing == Standing::kPreparing ||
@@ -58,6 +49,12 @@ bool Machine::secures_steps(const std::vector<Member>& members) {
   }
   for (const Member& member : members) safe = std::max(safe, s_.fleet[member.node].ready);
   s_.restored = safe;
+  // Who is left out for his workers is taken after all where whoever else held his step is gone.
+  for (Node& node : s_.fleet) {
+    if (!node.barred || node.ready <= std::max({safe, held, awaited})) continue;
+    set_due(node, s_.now);
+    awaited = node.ready;
+  }
   if (safe >= std::max(held, awaited)) return false;
   if (safe >= held) {
     assemble();

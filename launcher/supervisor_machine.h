@@ -106,7 +106,6 @@ class Machine {
   void tell_everyone_if_all_go();
   void settle_reference();
   [[nodiscard]] std::vector<Member> members_for_launch() const;
-  [[nodiscard]] bool held_by_members(const std::vector<Member>& members) const;
   [[nodiscard]] bool secures_steps(const std::vector<Member>& members);
   // In it something of the attempt in hand may go on that nobody can end.
   [[nodiscard]] bool is_lost(const Node& node) const {

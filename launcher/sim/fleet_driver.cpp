@@ -157,13 +157,15 @@ void FleetWorld::deliver(const Item& item) {
 
 void FleetWorld::tell_notice(SimHost& h) {
   if (h.id < 0 || !h.reachable || !h.service || h.boot != h.goes_boot) return;
+  NoticeReceived notice{std::nullopt, h.id};
+  if (h.leaves != Time::max()) notice.leaves = h.leaves;
+  // Its time is long over.
+  if (notice.leaves && clock() >= h.leaves + kOutlivedNotice) return feed({clock(), notice});
   const bool known = h.announced && h.announced_boot == h.boot;
   h.announced = true;
   h.announced_boot = h.boot;
   if (FleetGang* g = gang(state_.history.attempt.value); g != nullptr && state_.fleet[h.id].in_gang)
     g->lost = true;
-  NoticeReceived notice{std::nullopt, h.id};
-  if (h.leaves != Time::max()) notice.leaves = h.leaves;
   // Of two that are told the sooner one counts, as long as its time has not come.
   const Time until = notice.leaves.value_or(clock() + kUsualNotice) + kOutlivedNotice;
   const bool anew =
