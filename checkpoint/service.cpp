@@ -86,21 +86,26 @@ Status ServiceImpl::open() {
   open_arena();
   decide_about_interval();
   if (settings_.read_keys) take_keys(settings_.read_keys());
+  shares_directory_ = sees_job_directory();
   SUREFOOT_TRY(sockets_.listen_locally(settings_.arena_folder));
   look_at_store();
   return {};
+}
+
+// A stand-in of this machine's own has no journal. Any thread.
+bool ServiceImpl::sees_job_directory() const {
+  const JobDirectory directory{settings_.job_directory};
+  const auto id = directory.existing_job_id(settings_.job.name());
+  std::error_code none;
+  return !directory.root.empty() && id && *id == settings_.job_id &&
+         std::filesystem::exists(directory.journal(), none);
 }
 
 // The file comes before the socket on this machine: who finds the socket finds the endpoint.
 void ServiceImpl::look_at_job_directory() {
   if (!keys_thread_.idle()) return;
   keys_thread_.start([this]() -> WorkThread::Outcome {
-    const JobDirectory directory{settings_.job_directory};
-    const auto id = directory.existing_job_id(settings_.job.name());
-    // A stand-in of this machine's own has no journal.
-    std::error_code none;
-    const bool shared = !directory.root.empty() && id && *id == settings_.job_id &&
-                        std::filesystem::exists(directory.journal(), none);
+    const bool shared = sees_job_directory();
     const auto keys = settings_.read_keys ? settings_.read_keys()
                                           : Result<ServiceKeys>(error(Code::kNotFound, "none"));
     return [this, keys, shared] {

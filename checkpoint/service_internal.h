@@ -85,6 +85,7 @@ class ServiceImpl final : public Service {
 
   // service.cpp: messages and the loop
   void look_at_job_directory();
+  [[nodiscard]] bool sees_job_directory() const;
   void take_keys(const Result<ServiceKeys>& keys);
   Status listen_remotely(const ServiceKeys& keys);
   [[nodiscard]] std::array<WorkThread*, 6> threads() {

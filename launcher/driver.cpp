@@ -88,6 +88,7 @@ Result<int> Driver::run() {
     take_signals();
     take_hosts();
     machines_.handle();
+    observe_answers();
     SUREFOOT_TRY(journal_status_);
     look_at_gang();
     SUREFOOT_TRY(decide_all());

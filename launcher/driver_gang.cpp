@@ -155,11 +155,7 @@ void Driver::look_at_gang() {
   for (int rank = 0; rank < core::workers_of(members_); ++rank) {
     facts.rank_logs[rank] = tail_of(logs / fmt::format("rank-{}.log", rank));
   }
-  for (const core::Member& member : members_) {
-    if (machines_.status(member.node) == nullptr) continue;
-    facts.status = gang_status(member.node);
-    break;
-  }
+  facts.status = gang_status();
   facts.at = now();
   core::GangExited exited = gang_exited(facts);
   core::Culprit& culprit = exited.culprit;

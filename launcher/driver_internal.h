@@ -35,7 +35,10 @@ class Driver final : MachineListener {
   void launch(const core::LaunchGang& launch, std::int64_t action);
 
   // What the machines tell.
-  void happened(core::Event event) override { events_.push_back(std::move(event)); }
+  void happened(core::Event event) override {
+    observe_answers();
+    events_.push_back(std::move(event));
+  }
   void answered(core::NodeId node, const service::StatusReply& status, Time at) override;
   void performed(std::int64_t action, const std::string& outcome) override;
   void has_result(const JournalResult& result) override;
@@ -45,6 +48,7 @@ class Driver final : MachineListener {
   void wait();
   void take_signals();
   void take_hosts();
+  void observe_answers();
   void take_metrics(core::NodeId node, const std::vector<MetricRecord>& metrics);
   void take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at);
   void look_at_gang();
@@ -60,7 +64,7 @@ class Driver final : MachineListener {
   [[nodiscard]] GangSpec gang_spec(Attempt attempt) const;
   [[nodiscard]] std::vector<core::Member> rank_order(std::vector<core::Member> members) const;
   [[nodiscard]] core::NodeId node_of_rank(int rank) const;
-  [[nodiscard]] service::StatusReply gang_status(core::NodeId newest) const;
+  [[nodiscard]] std::optional<service::StatusReply> gang_status() const;
   [[nodiscard]] bool is_of_gang(core::NodeId node) const;
   [[nodiscard]] bool early() const;
   [[nodiscard]] bool worker_seen();
@@ -85,7 +89,9 @@ class Driver final : MachineListener {
   std::optional<Time> gang_exit_seen_;
   bool worker_seen_ = false;
 
-  std::map<core::NodeId, core::NoticeReceived> notices_;  // as told last
+  std::map<core::NodeId, Time> notices_;  // when each leaves, as told last
+  service::StatusReply answers_;          // records of answers that are not looked at yet
+  std::optional<Time> answered_;          // when the last of those came; none: there are none
   Time saved_{};
   Time next_logs_{};
   core::NodeId metrics_from_ = -1;                        // who told the newest record

@@ -54,16 +54,24 @@ bool Driver::is_of_gang(core::NodeId node) const {
   return rules_.fleet.alone || state_.fleet[node].in_gang;
 }
 
-// What the services of the gang's machines know of it together.
-service::StatusReply Driver::gang_status(core::NodeId newest) const {
-  service::StatusReply together = *machines_.status(newest);
+// What the services of the gang's machines know of it together; nothing: none has answered yet.
+std::optional<service::StatusReply> Driver::gang_status() const {
+  std::optional<service::StatusReply> together;
   for (core::NodeId node = 0; node < static_cast<core::NodeId>(state_.fleet.size()); ++node) {
-    const service::StatusReply* other = machines_.status(node);
-    if (node == newest || other == nullptr || !is_of_gang(node)) continue;
-    together.mutable_ranks()->MergeFrom(other->ranks());
-    together.mutable_fired_faults()->MergeFrom(other->fired_faults());
-    together.set_durable_step(std::max(together.durable_step(), other->durable_step()));
-    together.set_ready_step(std::max(together.ready_step(), other->ready_step()));
+    const service::StatusReply* status = machines_.status(node);
+    if (status == nullptr || !is_of_gang(node)) continue;
+    if (!together) {
+      together = *status;
+      together->clear_records();
+      continue;
+    }
+    together->mutable_ranks()->MergeFrom(status->ranks());
+    together->mutable_fired_faults()->MergeFrom(status->fired_faults());
+    together->set_ready_step(std::max(together->ready_step(), status->ready_step()));
+    if (status->durable_step() > together->durable_step()) {
+      together->set_durable_step(status->durable_step());
+      together->set_durable_age_seconds(status->durable_age_seconds());
+    }
   }
   return together;
 }
@@ -74,11 +82,22 @@ void Driver::answered(core::NodeId node, const service::StatusReply& status, Tim
   std::vector<MetricRecord> metrics;
   for (const service::Record& record : status.records()) metrics.push_back(metric_of(record));
   take_metrics(node, metrics);
-  const service::StatusReply together = gang_status(node);
-  busy_.learn(together, state_.history.attempt);
-  for (core::Event& event : observer_.observe(together, worker_seen(), at))
+  answers_.mutable_records()->MergeFrom(status.records());
+  answered_ = at;
+}
+
+// Once for all that have answered since the last look, however many machines there are.
+void Driver::observe_answers() {
+  if (!answered_) return;
+  const Time at = *std::exchange(answered_, std::nullopt);
+  const service::StatusReply records = std::exchange(answers_, {});
+  auto together = gang_status();
+  if (!together) return;
+  *together->mutable_records() = records.records();
+  busy_.learn(*together, state_.history.attempt);
+  for (core::Event& event : observer_.observe(*together, worker_seen(), at))
     events_.push_back(std::move(event));
-  narration_.answered(together);
+  narration_.answered(*together);
 }
 
 // Each machine of the gang tells of the same steps.
@@ -102,14 +121,13 @@ void Driver::take_notice(core::NodeId node, const service::NoticeStatus& notice,
   const Time leaves = at + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
                                std::clamp(notice.seconds_left(), -1e6, 1e6)));
   const auto told = notices_.find(node);
-  const bool same =
-      told != notices_.end() && std::chrono::abs(*told->second.leaves - leaves) < kNoticeChange;
-  if (same) return;
-  notices_[node] = core::NoticeReceived{leaves, node};
+  if (told != notices_.end() && std::chrono::abs(told->second - leaves) < kNoticeChange) return;
+  notices_[node] = leaves;
   post(core::NoticeReceived{leaves, node});
 }
 
 // ---- What verbs ask for ----
+
 void Driver::open_control() {
   auto opened =
       ControlServer::open(settings_.directory.root, machines_.inbox(),

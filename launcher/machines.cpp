@@ -47,9 +47,13 @@ Machines::Machine& Machines::machine(core::NodeId node, const std::string& name)
   return machine;
 }
 
-void Machines::begin(Machine& machine, core::NodeId node) {
+void Machines::begin_commands(Machine& machine) {
   machine.link = std::make_shared<NodeLink>(context_, machine.name);
   machine.commands = std::make_unique<TaskThread>(inbox_);
+}
+
+void Machines::begin(Machine& machine, core::NodeId node) {
+  begin_commands(machine);
   WatchReports reports;
   reports.status = [this, node](const service::StatusReply& status, Time at) {
     Machine& machine = machines_[node];
@@ -88,8 +92,9 @@ void Machines::follow(const core::Fleet& fleet) {
       machine.status.reset();
       // What is asked of it can take as long as it likes.
       if (!context_->alone && !machine.commands->idle()) {
-        machine.commands = std::make_unique<TaskThread>(inbox_);
-        machine.link = std::make_shared<NodeLink>(context_, machine.name);
+        begin_commands(machine);
+        if (!flushing_.nodes.empty() && flushing_.nodes.front() == node)
+          flushed(flushing_.number, {.stored = error(Code::kRetry, "{} is lost", machine.name)});
       }
     }
   }
@@ -126,19 +131,21 @@ void Machines::start_service(const core::StartService& effect, const std::string
   Machine& machine = this->machine(effect.node, name);
   const Duration patience = context_->alone ? kServiceStart : rules_.check_timeout * 9 / 10;
   machine.commands->start([this, link = machine.link, effect, patience, action,
+                           start = ++machine.starts,
                            peers = peers_of(effect.node)]() -> Inbox::Item {
     auto result = link->prepare(effect.spare, peers, now() + patience);
-    return [this, effect, action, result = std::move(result)] {
-      prepared(effect.node, result, action);
+    return [this, effect, start, action, result = std::move(result)] {
+      prepared(effect.node, start, result, action);
     };
   });
 }
 
-void Machines::prepared(core::NodeId node, const Result<NodeLink::Prepared>& result,
-                        std::int64_t action) {
+void Machines::prepared(core::NodeId node, std::uint64_t start,
+                        const Result<NodeLink::Prepared>& result, std::int64_t action) {
   listener_.performed(action, result ? "done" : result.error().message);
-  if (!result) return tell(core::ServiceStartFailed{result.error().message, node});
   Machine& machine = machines_[node];
+  if (start != machine.starts) return;
+  if (!result) return tell(core::ServiceStartFailed{result.error().message, node});
   machine.prepared = *result;
   machine.watched = false;
   core::ServiceAnswered answer = result->answer;
@@ -207,12 +214,11 @@ void Machines::ended(std::uint64_t round, core::NodeId node, Attempt attempt,
     listener_.answered(node, *end.last, now());
   }
   if (round != ending_.number || ending_.open.erase(node) == 0) return;
-  // Of the only machine: what it runs is found as processes of mpirun's session all the same.
-  if (!end.reached && !context_->alone) {
+  if (!end.reached) {
     ending_.lost = true;
     tell(core::NodeLost{node, "it has not answered for 1 s after the end of its gang"});
   }
-  if (end.reached && !end.ended && end.ended.error().code != Code::kRetry && ending_.failed.empty())
+  if (end.reached && !end.ended && ending_.failed.empty())
     ending_.failed = end.ended.error().message;
   check_ending(attempt);
 }
@@ -324,7 +330,7 @@ void Machines::traced(std::uint64_t round, core::NodeId node, Attempt attempt,
 // ---- The end of the job ----
 
 void Machines::finish(core::NodeId node, Step step, Duration patience, std::int64_t action) {
-  Machine& machine = this->machine(node, {});
+  Machine& machine = machines_[node];
   machine.commands->start(
       [this, link = machine.link, node, step, patience, action]() -> Inbox::Item {
         auto result = link->finish(step, now() + patience);
@@ -349,25 +355,38 @@ void Machines::finish(core::NodeId node, Step step, Duration patience, std::int6
 }
 
 void Machines::flush(const std::vector<core::NodeId>& nodes, std::int64_t action) {
-  flush_next(nodes, action, "no machine answers");
+  if (flushing_.action != 0) listener_.performed(flushing_.action, "asked again");
+  flushing_ = Flushing{++rounds_, action, {nodes.begin(), nodes.end()}, Step{-1}, Step{-1}, {}};
+  if (nodes.empty()) flushing_.failed = "no machine answers";
+  flush_next();
 }
 
-void Machines::flush_next(std::vector<core::NodeId> nodes, std::int64_t action,
-                          std::string failed) {
-  if (nodes.empty()) {
-    listener_.performed(action, failed);
-    return tell(core::ArenaFlushed{false, failed});
+void Machines::flush_next() {
+  if (!flushing_.nodes.empty()) {
+    Machine& machine = machines_[flushing_.nodes.front()];
+    machine.commands->start([this, link = machine.link, round = flushing_.number,
+                             stored = flushing_.stored]() -> Inbox::Item {
+      auto result = link->flush(stored);
+      return [this, round, result = std::move(result)] { flushed(round, result); };
+    });
+    return;
   }
-  Machine& machine = this->machine(nodes.front(), {});
-  nodes.erase(nodes.begin());
-  machine.commands->start([this, link = machine.link, nodes, action]() -> Inbox::Item {
-    const Status flushed = link->flush();
-    return [this, nodes, action, flushed] {
-      if (!flushed) return flush_next(nodes, action, flushed.error().message);
-      listener_.performed(action, "done");
-      tell(core::ArenaFlushed{true, ""});
-    };
-  });
+  const Flushing done = std::exchange(flushing_, Flushing{});
+  const bool stored = done.failed.empty() || (done.stored.value >= 0 && done.stored >= done.missed);
+  listener_.performed(done.action, stored ? "done" : done.failed);
+  tell(core::ArenaFlushed{stored, stored ? std::string() : done.failed});
+}
+
+void Machines::flushed(std::uint64_t round, const NodeLink::Flushed& result) {
+  if (round != flushing_.number) return;
+  flushing_.nodes.pop_front();
+  if (result.stored) {
+    flushing_.stored = std::max(flushing_.stored, result.ready);
+  } else {
+    flushing_.missed = std::max(flushing_.missed, result.ready);
+    if (flushing_.failed.empty()) flushing_.failed = result.stored.error().message;
+  }
+  flush_next();
 }
 
 void Machines::free(std::int64_t action) {

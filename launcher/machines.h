@@ -7,6 +7,7 @@
 // listener from there.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -88,6 +89,7 @@ class Machines {
     std::optional<NodeLink::Prepared> prepared;
     std::optional<service::StatusReply> status;
     Time answered{};
+    std::uint64_t starts = 0;  // StartServices so far: only the last one is answered
     bool watched = false;
   };
   // Of what was asked of several machines at once.
@@ -98,12 +100,22 @@ class Machines {
     std::string failed;                 // the first that went wrong
     bool lost = false;                  // a machine could not be asked
   };
+  // Of FlushAndKeepArena: one machine after the other.
+  struct Flushing {
+    std::uint64_t number = 0;  // 0: none
+    std::int64_t action = 0;
+    std::deque<supervisor::NodeId> nodes;  // the first is at it
+    Step stored{-1};                       // the newest that was held and is stored now
+    Step missed{-1};                       // the newest that could not be
+    std::string failed;                    // why
+  };
   static constexpr supervisor::NodeId kHere = -1;
 
   Machine& machine(supervisor::NodeId node, const std::string& name);
   void begin(Machine& machine, supervisor::NodeId node);
-  void prepared(supervisor::NodeId node, const Result<NodeLink::Prepared>& result,
-                std::int64_t action);
+  void begin_commands(Machine& machine);
+  void prepared(supervisor::NodeId node, std::uint64_t start,
+                const Result<NodeLink::Prepared>& result, std::int64_t action);
   void ended(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
              const NodeLink::Ended& end);
   void check_ending(Attempt attempt);
@@ -111,7 +123,8 @@ class Machines {
                                               Attempt attempt) const;
   void traced(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
               const std::string& text);
-  void flush_next(std::vector<supervisor::NodeId> nodes, std::int64_t action, std::string failed);
+  void flush_next();
+  void flushed(std::uint64_t round, const NodeLink::Flushed& result);
   void freed(std::uint64_t round, supervisor::NodeId node, const Status& result);
   [[nodiscard]] std::vector<std::string> peers_of(supervisor::NodeId node) const;
   template <class What>
@@ -132,6 +145,7 @@ class Machines {
   std::string traces_;           // so far, of tracing_
   supervisor::Culprit awaited_;  // as it was when they were asked for
   Round freeing_;
+  Flushing flushing_;
 };
 
 }  // namespace surefoot

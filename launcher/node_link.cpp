@@ -145,7 +145,9 @@ NodeLink::Ended NodeLink::end_gang(Attempt attempt, std::uint64_t records_from) 
   service::Request request;
   request.mutable_end_gang()->set_below(attempt.next().value);
   auto reply = call(std::move(request), now() + (context_->alone ? kAsk : kEndGang));
-  if (!reply) ended.ended = reply.error();
+  // Of the only machine: what it runs is found as processes of mpirun's session all the same.
+  const bool excused = context_->alone && !reply && reply.error().code == Code::kRetry;
+  if (!reply && !excused) ended.ended = reply.error();
   if (auto last = status(records_from, now() + kLastWords)) ended.last = *std::move(last);
   return ended;
 }
@@ -187,12 +189,37 @@ Status NodeLink::shut_down(bool flush, bool remove, Duration patience) {
   return reply ? Status() : Status(reply.error());
 }
 
-Status NodeLink::flush() {
-  return shut_down(true, false, kFlush);
+NodeLink::Flushed NodeLink::flush(Step stored) {
+  Flushed flushed;
+  // The only machine's service may be on its way back.
+  const auto held = status(~std::uint64_t{0}, now() + (context_->alone ? kFlush : kReach));
+  if (!held) {
+    flushed.stored = held.error();
+    return flushed;
+  }
+  flushed.ready = Step{held->ready_step()};
+  if (flushed.ready > stored) flushed.stored = shut_down(true, false, kFlush);
+  return flushed;
 }
 
 Status NodeLink::free() {
-  return here_ ? free_folder() : shut_down(false, true, kFree / 2);
+  remove_probe();
+  if (here_) return free_folder();
+  service::Request request;
+  request.mutable_end_gang();
+  SUREFOOT_TRY(call(std::move(request), now() + kEndGang));
+  return shut_down(false, true, kFree / 2);
+}
+
+// By the first that is freed. Left where that fails: nobody takes it for anything.
+void NodeLink::remove_probe() {
+  StoreProbe& probe = *context_->probe;
+  const std::unique_lock turn = probe.turn();
+  if (probe.put_by.empty()) return;
+  service::Request request;
+  request.mutable_check()->set_seconds(seconds(kFree / 2));
+  request.mutable_check()->set_remove_probe(probe.name());
+  if (call(std::move(request), now() + kFree / 2)) probe.put_by.clear();
 }
 
 // The folder goes when no service holds its lock any more: one that answers and refuses has a

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,8 +84,14 @@ class NodeLink {
   // The model lies in the job's directory here afterwards.
   [[nodiscard]] Result<service::FinishReply> finish(Step step, Time deadline);
   Status finished_elsewhere(Step step);
-  Status flush();
-  // On this machine the folder is gone after it, also when its service hung.
+  struct Flushed {
+    Step ready{std::numeric_limits<std::int64_t>::max()};  // that it holds; at first: not known
+    Status stored;
+  };
+  // Has its newest snapshot stored, unless that of step `stored` is newer or the same.
+  [[nodiscard]] Flushed flush(Step stored);
+  // Ends what still runs there, the service, and removes its memory. On this machine the folder is
+  // gone after it, also when its service hung.
   Status free();
 
   [[nodiscard]] Result<service::StatusReply> status(std::uint64_t records_from, Time deadline);
@@ -94,6 +101,7 @@ class NodeLink {
   [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers,
                                                  Time deadline);
   Status probe_store(Time deadline);
+  void remove_probe();
   Status shut_down(bool flush, bool remove, Duration patience);
   Status free_folder();
 

@@ -315,8 +315,9 @@ struct FinishJob {
   NodeId node = 0;
 };
 // The newest READY step on these machines to the store, by one of those that hold it: the first of
-// them that can. Arena and service stay for arena_ttl -> ArenaFlushed. Asked when the job stops,
-// and when only machines that go hold the newest step (kSaving).
+// them that can. `stored`: none of them may hold a newer one. Arena and service stay for arena_ttl
+// -> ArenaFlushed. Asked when the job stops, and when only machines that go hold the newest step
+// (kSaving).
 struct FlushAndKeepArena {
   std::vector<NodeId> nodes;
 };

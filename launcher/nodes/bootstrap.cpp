@@ -26,16 +26,10 @@ ProgramRun ssh_run(const SshTarget& target, const std::string& command) {
   const auto left = std::chrono::duration_cast<std::chrono::seconds>(
       std::min<Duration>(kConnectPatience, target.deadline - now()));
   ProgramRun run;
-  run.argv = {"/bin/sh",
-              "-c",
-              target.ssh + " \"$@\"",
-              "ssh",
-              "-o",
-              "BatchMode=yes",
-              "-o",
+  run.argv = {"/bin/sh", "-c", target.ssh + " \"$@\"", "ssh", "-o", "BatchMode=yes", "-o",
               fmt::format("ConnectTimeout={}", std::max<std::int64_t>(left.count(), 1)),
-              target.name,
-              command};
+              // So that it ends by itself when we and the machine are both gone.
+              "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", target.name, command};
   run.deadline = target.deadline;
   run.stop = target.stop;
   return run;

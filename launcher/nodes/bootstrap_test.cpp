@@ -171,7 +171,7 @@ class FakeSsh : public testing::Test {
     settings_.arena_folder = arena_folder((root_ / "shm").string(), settings_.job_id);
     settings_.programs = std::getenv("SUREFOOT_BIN");
     // Notes its arguments and environment, then runs the last argument as sshd would.
-    settings_.ssh = ssh("shift 5; exec /bin/sh -c \"$1\"");
+    settings_.ssh = ssh("shift $(($# - 1)); exec /bin/sh -c \"$1\"");
   }
   ~FakeSsh() override {
     const auto lock = read_file(settings_.arena_folder / "service.lock");
@@ -276,7 +276,8 @@ TEST_F(FakeSsh, SaysNothingSecretInArgumentsOrEnvironment) {
 }
 
 TEST_F(FakeSsh, ALoginThatTalksDoesNotMatter) {
-  settings_.ssh = ssh("shift 5; echo welcome; echo motd >&2; /bin/sh -c \"$1\"; echo bye");
+  settings_.ssh =
+      ssh("shift $(($# - 1)); echo welcome; echo motd >&2; /bin/sh -c \"$1\"; echo bye");
   const auto access = start();
   EXPECT_TRUE(access) << access.error().message;
 }
@@ -287,11 +288,12 @@ TEST_F(FakeSsh, AProgramThatIsNotThereAJobOfAnotherVersionAndAFolderThatCannotBe
   EXPECT_THAT(start().error().message, HasSubstr("gpu-1: has no "));
   settings_.programs = programs;
   settings_.ssh =
-      ssh("shift 5; sed 's/\"version\":\"[^\"]*\"/\"version\":\"0.0.9\"/' | /bin/sh -c \"$1\"");
+      ssh("shift $(($# - 1)); sed 's/\"version\":\"[^\"]*\"/\"version\":\"0.0.9\"/' | /bin/sh -c "
+          "\"$1\"");
   const auto other = start();
   EXPECT_EQ(other.error().code, Code::kInvalid);
   EXPECT_THAT(other.error().message, HasSubstr("and 0.0.9 is asked for"));
-  settings_.ssh = ssh("shift 5; exec /bin/sh -c \"$1\"");
+  settings_.ssh = ssh("shift $(($# - 1)); exec /bin/sh -c \"$1\"");
   settings_.directory = "/proc/none/run";
   EXPECT_THAT(start().error().message,
               HasSubstr("gpu-1: cannot create the job directory /proc/none/run"));
@@ -320,7 +322,7 @@ TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
   const fs::path cache = root_ / "a cache" / "surefoot";
   const auto kept = [&] { return std::distance(fs::directory_iterator(cache), {}); };
   settings_.ssh =
-      ssh("shift 5; export XDG_CACHE_HOME=" + shell_quoted((root_ / "a cache").string()) +
+      ssh("shift $(($# - 1)); export XDG_CACHE_HOME=" + shell_quoted((root_ / "a cache").string()) +
           "; exec /bin/sh -c \"$1\"");
   settings_.bundle = root_ / "b.tgz";
   EXPECT_THAT(start().error().message, HasSubstr("cannot read resources.bundle"));

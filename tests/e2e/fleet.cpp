@@ -165,7 +165,7 @@ std::string Fleet::left_on(int number) {
 
 void Fleet::expect_nothing_left(const std::set<int>& hosts) {
   for (const int host : hosts)
-    EXPECT_TRUE(eventually([&] { return left_on(host).empty(); }, 10s)) << "host" << host << ":\n"
+    EXPECT_TRUE(eventually([&] { return left_on(host).empty(); }, 30s)) << "host" << host << ":\n"
                                                                         << left_on(host);
 }
 
