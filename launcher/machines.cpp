@@ -356,8 +356,8 @@ void Machines::finish(core::NodeId node, Step step, Duration patience, std::int6
 
 void Machines::flush(const std::vector<core::NodeId>& nodes, std::int64_t action) {
   if (flushing_.action != 0) listener_.performed(flushing_.action, "asked again");
-  flushing_ = Flushing{++rounds_, action, {nodes.begin(), nodes.end()}, Step{-1}, Step{-1}, {}};
-  if (nodes.empty()) flushing_.failed = "no machine answers";
+  flushing_ = FlushRound{++rounds_, action, {nodes.begin(), nodes.end()}, {}};
+  if (nodes.empty()) flushing_.result.note({.stored = error(Code::kRetry, "no machine answers")});
   flush_next();
 }
 
@@ -365,27 +365,22 @@ void Machines::flush_next() {
   if (!flushing_.nodes.empty()) {
     Machine& machine = machines_[flushing_.nodes.front()];
     machine.commands->start([this, link = machine.link, round = flushing_.number,
-                             stored = flushing_.stored]() -> Inbox::Item {
+                             stored = flushing_.result.stored()]() -> Inbox::Item {
       auto result = link->flush(stored);
       return [this, round, result = std::move(result)] { flushed(round, result); };
     });
     return;
   }
-  const Flushing done = std::exchange(flushing_, Flushing{});
-  const bool stored = done.failed.empty() || (done.stored.value >= 0 && done.stored >= done.missed);
-  listener_.performed(done.action, stored ? "done" : done.failed);
-  tell(core::ArenaFlushed{stored, stored ? std::string() : done.failed});
+  const FlushRound done = std::exchange(flushing_, FlushRound{});
+  const std::string failure = done.result.failure();
+  listener_.performed(done.action, failure.empty() ? "done" : failure);
+  tell(core::ArenaFlushed{failure.empty(), failure});
 }
 
-void Machines::flushed(std::uint64_t round, const NodeLink::Flushed& result) {
+void Machines::flushed(std::uint64_t round, const Flushed& result) {
   if (round != flushing_.number) return;
   flushing_.nodes.pop_front();
-  if (result.stored) {
-    flushing_.stored = std::max(flushing_.stored, result.ready);
-  } else {
-    flushing_.missed = std::max(flushing_.missed, result.ready);
-    if (flushing_.failed.empty()) flushing_.failed = result.stored.error().message;
-  }
+  flushing_.result.note(result);
   flush_next();
 }
 

@@ -100,14 +100,12 @@ class Machines {
     std::string failed;                 // the first that went wrong
     bool lost = false;                  // a machine could not be asked
   };
-  // Of FlushAndKeepArena: one machine after the other.
-  struct Flushing {
-    std::uint64_t number = 0;  // 0: none
+  // FlushAndKeepArena: one machine after the other.
+  struct FlushRound {
+    std::uint64_t number = 0;
     std::int64_t action = 0;
     std::deque<supervisor::NodeId> nodes;  // the first is at it
-    Step stored{-1};                       // the newest that was held and is stored now
-    Step missed{-1};                       // the newest that could not be
-    std::string failed;                    // why
+    Flushing result;
   };
   static constexpr supervisor::NodeId kHere = -1;
 
@@ -124,7 +122,7 @@ class Machines {
   void traced(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
               const std::string& text);
   void flush_next();
-  void flushed(std::uint64_t round, const NodeLink::Flushed& result);
+  void flushed(std::uint64_t round, const Flushed& result);
   void freed(std::uint64_t round, supervisor::NodeId node, const Status& result);
   [[nodiscard]] std::vector<std::string> peers_of(supervisor::NodeId node) const;
   template <class What>
@@ -145,7 +143,7 @@ class Machines {
   std::string traces_;           // so far, of tracing_
   supervisor::Culprit awaited_;  // as it was when they were asked for
   Round freeing_;
-  Flushing flushing_;
+  FlushRound flushing_;
 };
 
 }  // namespace surefoot

@@ -189,7 +189,7 @@ Status NodeLink::shut_down(bool flush, bool remove, Duration patience) {
   return reply ? Status() : Status(reply.error());
 }
 
-NodeLink::Flushed NodeLink::flush(Step stored) {
+Flushed NodeLink::flush(Step stored) {
   Flushed flushed;
   // The only machine's service may be on its way back.
   const auto held = status(~std::uint64_t{0}, now() + (context_->alone ? kFlush : kReach));

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/service_client.h"
 #include "configs/job_directory.h"
+#include "launcher/flushing.h"
 #include "launcher/nodes/bootstrap.h"
 #include "launcher/supervisor.h"
 
@@ -84,10 +84,6 @@ class NodeLink {
   // The model lies in the job's directory here afterwards.
   [[nodiscard]] Result<service::FinishReply> finish(Step step, Time deadline);
   Status finished_elsewhere(Step step);
-  struct Flushed {
-    Step ready{std::numeric_limits<std::int64_t>::max()};  // that it holds; at first: not known
-    Status stored;
-  };
   // Has its newest snapshot stored, unless that of step `stored` is newer or the same.
   [[nodiscard]] Flushed flush(Step stored);
   // Ends what still runs there, the service, and removes its memory. On this machine the folder is

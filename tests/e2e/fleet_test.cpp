@@ -16,6 +16,14 @@ TEST_F(Fleet, FourMachinesGiveTheBitsOfOneWorkerAloneAndNothingIsLeftOnThem) {
   expect_done_with_same_bits();
   expect_no_step_lost();
   expect_nothing_left({0, 1, 2, 3, kFront});
+  // What proved that all see one store is gone, and a log that all see was not mirrored into
+  // itself.
+  for (const auto& entry : fs::directory_iterator(sandbox_->directory() / "checkpoints" / "fleet"))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("probe-")) << entry.path();
+  const std::string log =
+      read_file((sandbox_->directory() / "logs/attempt-001/rank-0.log").string()).value();
+  EXPECT_NE(log.find(": restore: "), std::string::npos) << log;
+  EXPECT_EQ(log.find(": restore: "), log.rfind(": restore: ")) << log;
 }
 
 TEST_F(Fleet, AMachineIsLostWithoutAWordAndTheOthersGoOn) {
