@@ -1,6 +1,6 @@
 // Has the job's service run on a machine, over ssh or on this one, and says how it is reached.
 //
-//   ssh -o BatchMode=yes -o ConnectTimeout=N -o ServerAlive... NAME 'exec PATH/surefoot-node --from-stdin'
+//   ssh -o BatchMode=yes -o ConnectTimeout=N ... NAME 'exec PATH/surefoot-node --from-stdin'
 //
 // with keys and job file on standard input (start_request.h). ssh returns once the service answers
 // on its own machine, detached; whether it can be reached from here only a call to the endpoint
