@@ -189,7 +189,6 @@ void World::perform_stop(const Stop& stop) {
   check_stop(stop);
   alive_ = false;
   dies_after_effects_ = -2;
-  exit_code_ = stop.exit_code;
   const bool again = stop.exit_code == kExitInterrupted ||
                      (stop.exit_code == kExitDoNotRequeue && stop.state == JobState::kFailed &&
                       std::exchange(plan_.reruns_a_failed_job, false));

@@ -16,7 +16,7 @@ constexpr std::int64_t kHosts = 1'000'000;
 void FleetWorld::start_supervisor() {
   records_read_ = 0;
   named_ = 0;
-  user_stops_ = cancel_asked_ = final_ = asked_to_store_ = finish_failed_ = false;
+  user_stops_ = cancel_asked_ = final_ = asked_to_store_ = false;
   interrupts_ = 0;
   flush_nodes_.clear();
   training_.clear();
@@ -179,7 +179,6 @@ void FleetWorld::tell_exit(std::int64_t attempt) {
   poll();
   FleetGang* g = gang(attempt);
   if (!alive_ || g == nullptr) return;
-  g->exit_told = g->own_child;
   Culprit culprit{1, "host", Step{g->step + 1}, Phase::kForwardBackward,
                   g->own_child ? g->reason : ""};
   if (g->culprit >= 0) culprit.node = host(g->culprit).id;
@@ -316,22 +315,22 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
   highest_attempt_ = std::max(highest_attempt_, effect.attempt.value);
   ++sights_.launches;
   stage_told_ = Stage::kLaunching;
-  launch_failed_ = launches_fail_ > 0;
-  if (launches_fail_ > 0) --launches_fail_;
+  bool failed = launches_fail_ > 0;
+  if (failed) --launches_fail_;
   for (const Member& member : g.members) {
     SimHost& h = host(member.node);
     const bool can = h.reachable && h.service;
-    launch_failed_ = launch_failed_ || !can;
+    failed = failed || !can;
     g.lost = g.lost || !can;
     g.boots.push_back(h.boot);
     // A launch that fails may have reached some.
-    if (can && (!launch_failed_ || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
+    if (can && (!failed || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
   }
   const std::int64_t attempt = effect.attempt.value;
-  g.launched = !launch_failed_;
-  g.mpirun = !launch_failed_;
+  g.launched = !failed;
+  g.mpirun = !failed;
   gangs_.push_back(std::move(g));
-  if (launch_failed_) return schedule(rng_.ms(1, 2000), kLaunchFailed, attempt, true);
+  if (failed) return schedule(rng_.ms(1, 2000), kLaunchFailed, attempt, true);
   schedule(rng_.ms(1, 50), kLaunched, attempt, true);
   schedule(rng_.ms(50, 300), kGang, attempt);
 }
@@ -356,7 +355,6 @@ void FleetWorld::finish_done(std::int64_t node) {
     stored_ = true;
     return feed({clock(), JobFinished{}});
   }
-  finish_failed_ = true;
   finishes_fail_ -= finishes_fail_ > 0;
   feed({clock(), FinishFailed{fmt::format("disk full {}", rng_.below(1000)), rng_.chance(2)}});
 }
@@ -395,7 +393,6 @@ void FleetWorld::perform_stop(const Stop& stop) {
   check_stop(stop);
   alive_ = false;
   dies_after_effects_ = -2;
-  exit_code_ = stop.exit_code;
   if (stop.exit_code == kExitInterrupted && ++restarts_ < 4)
     return schedule(rng_.ms(100, 20'000), kStart);
   over_ = true;

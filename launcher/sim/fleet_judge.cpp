@@ -173,8 +173,8 @@ void FleetWorld::check_free() {
     if (believed_up(h) && !h.workers.empty())
       violated(fmt::format("the arena of {} is freed under a living gang", h.name));
   }
-  if (!stored_ && held > 0 && held > durable_) violated("the arena of an unfinished job is freed");
-  if (!stored_ && !cancel_asked_ && held > 0) violated("the arena of an unfinished job is freed");
+  if (!stored_ && held > 0 && (!cancel_asked_ || held > durable_))
+    violated("the arena of an unfinished job is freed");
 }
 
 // It was told so last, and the core has taken it.
@@ -273,10 +273,6 @@ void FleetWorld::check_stop(const Stop& stop) {
       violated("stopped while running");
       break;
   }
-}
-
-std::string FleetWorld::check_finally() {
-  return violation_;
 }
 
 }  // namespace surefoot::sim

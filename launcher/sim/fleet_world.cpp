@@ -8,7 +8,6 @@ FleetWorld::FleetWorld(std::uint64_t seed, Plant plant, bool narrate, int machin
     : Life(seed, plant, narrate, machines > 0 ? 20'000'000 : 100'000),
       plan_(make_fleet_schedule(rng_, machines)) {
   rules_ = plan_.rules;
-  faults_left_ = plan_.faults.size();
   for (int i = 0; i < plan_.machines; ++i) add_host();
   Duration last{};
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
@@ -26,7 +25,6 @@ void FleetWorld::handle(const Item& item) {
       if (FleetGang* g = gang(item.number); g != nullptr && !g->hung) advance(*g);
       return;
     case kFault:
-      --faults_left_;
       return inject(plan_.faults[static_cast<std::size_t>(item.number)].kind);
     case kHeal:
       return heal();

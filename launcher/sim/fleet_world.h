@@ -76,7 +76,6 @@ struct FleetGang {
   bool own_child = true;
   bool hung = false;
   bool drain = false;
-  bool exit_told = false;
   bool crashed = false;  // by a rank, or left by itself
   bool launched = true;  // else the launch failed
   bool lost = false;     // it was told that a member is lost or goes
@@ -126,8 +125,7 @@ class FleetWorld : public Life {
     kReach,
     kLease,
     kMpirunSees,
-    kHeal,
-    kSilentLoss
+    kHeal
   };
   struct Record {
     std::int64_t attempt;
@@ -211,7 +209,6 @@ class FleetWorld : public Life {
   void check_shortage(const std::string& line);
   [[nodiscard]] bool believed_up(const SimHost& host) const;
   [[nodiscard]] bool fits(const SimHost& host) const;  // the job could run on it, for all it knows
-  [[nodiscard]] std::string check_finally() override;
 
   FleetSchedule plan_;
   std::vector<SimHost> hosts_;
@@ -221,7 +218,6 @@ class FleetWorld : public Life {
   std::size_t named_ = 0;  // nodes of the core that are mapped to hosts
   bool isolated_ = false;
   bool healed_ = false;
-  std::size_t faults_left_ = 0;
   std::int64_t tokens_ = 0;
   std::int64_t durable_ = -1;
   bool stored_ = false;
@@ -234,12 +230,9 @@ class FleetWorld : public Life {
   bool user_stops_ = false, cancel_asked_ = false;
   int interrupts_ = 0;
   int restarts_ = 0;
-  int exit_code_ = -1;
 
   std::int64_t highest_attempt_ = 0;
   bool final_ = false;
-  bool launch_failed_ = false;  // of the attempt in hand
-  bool finish_failed_ = false;
   std::string numerics_;  // of the machines that the job has run on
   std::string training_;  // ... with this supervisor: it is not in the journal
   Time calm_since_{};     // nothing has happened to machines since

@@ -156,13 +156,8 @@ void World::check_stop(const Stop& stop) {
       violated("stopped while running");
       break;
   }
-}
-
-std::string World::check_finally() {
-  if (exit_code_ == kExitDone && freed_ && (service_ || ready_ >= 0)) {
-    return "done, but something is left";
-  }
-  return violation_;
+  if (stop.exit_code == kExitDone && freed_ && (service_ || ready_ >= 0))
+    violated("done, but something is left");
 }
 
 }  // namespace surefoot::sim

@@ -12,7 +12,7 @@ void Sights::add(const Sights& o) {
       &Sights::do_not_requeue, &Sights::interrupted, &Sights::resumes, &Sights::supervisor_deaths,
       &Sights::reboots, &Sights::service_restarts, &Sights::given_up, &Sights::stale,
       &Sights::recoveries, &Sights::orphans_ended, &Sights::regrouped, &Sights::notices,
-      &Sights::losses, &Sights::returns, &Sights::saved, &Sights::too_few, &Sights::left_out);
+      &Sights::losses, &Sights::returns, &Sights::saved, &Sights::too_few);
   most_workers = std::max(most_workers, o.most_workers);
 }
 
@@ -27,7 +27,7 @@ std::string Life::run() {
     if (item.life >= 0 && (!alive_ || item.life != life_)) continue;  // its reader is dead
     handle(item);
   }
-  return violation_.empty() ? check_finally() : violation_;
+  return violation_;
 }
 
 void Life::open() {

@@ -30,7 +30,7 @@ struct Sights {
                recoveries = 0, orphans_ended = 0;
   // Of many machines only.
   std::int64_t regrouped = 0, notices = 0, losses = 0, returns = 0, saved = 0, too_few = 0,
-               left_out = 0, most_workers = 0;
+               most_workers = 0;
   void add(const Sights& other);
 };
 
@@ -66,7 +66,6 @@ class Life {
   // The judge, before the decision is done.
   virtual void check_decision(const supervisor::Decision& decision) = 0;
   virtual void check_end(const supervisor::AttemptEnd& end) = 0;
-  [[nodiscard]] virtual std::string check_finally() = 0;
 
   void schedule(Duration after, int kind, std::int64_t number = 0, bool for_supervisor = false) {
     queue_.push(Item{now_ + after, ++order_, kind, number, for_supervisor ? life_ : -1});

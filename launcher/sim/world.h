@@ -89,7 +89,6 @@ class World : public Life {
 
   // The driver (driver.cpp).
   void start_supervisor();
-  void tell(const SimGang& gang);
   void poll(bool with_end_of_gang = false);
   void perform(const supervisor::Effect& effect) override;
   void set_timer(Duration after, std::int64_t number) override {
@@ -112,10 +111,8 @@ class World : public Life {
   void check_stop(const supervisor::Stop& stop);
   void check_decision(const supervisor::Decision& decision) override;
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
-  [[nodiscard]] std::string check_finally() override;
 
   Schedule plan_;
-  std::size_t faults_left_ = 0;
 
   // The machine.
   std::vector<SimGang> gangs_;
@@ -141,7 +138,6 @@ class World : public Life {
   bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
   bool cancel_asked_ = false;
   int interrupts_ = 0;
-  int exit_code_ = -1;
 
   // The judge.
   std::int64_t highest_attempt_ = 0;
