@@ -16,8 +16,7 @@ constexpr std::int64_t kHosts = 1'000'000;
 void FleetWorld::start_supervisor() {
   records_read_ = 0;
   named_ = 0;
-  user_stops_ = cancel_asked_ = final_ = asked_to_store_ = false;
-  interrupts_ = 0;
+  asked_to_store_ = false;
   flush_nodes_.clear();
   training_.clear();
   if (numerics_.empty()) numerics_ = journal_.numerics_id;
@@ -312,8 +311,6 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
     g.members.push_back({static_cast<int>(std::atoll(name.c_str() + 1)), member.workers});
   }
   check_launch(effect);
-  highest_attempt_ = std::max(highest_attempt_, effect.attempt.value);
-  ++sights_.launches;
   stage_told_ = Stage::kLaunching;
   bool failed = launches_fail_ > 0;
   if (failed) --launches_fail_;

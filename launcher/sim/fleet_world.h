@@ -197,7 +197,6 @@ class FleetWorld : public Life {
   void perform_stop(const supervisor::Stop& stop);
 
   // The judge (fleet_judge.cpp).
-  void check_decision(const supervisor::Decision& decision) override;
   void check_launch(const supervisor::LaunchGang& launch);
   void check_member(SimHost& host, Attempt attempt, int workers);
   void check_end(const supervisor::AttemptEnd& end) override;
@@ -220,19 +219,14 @@ class FleetWorld : public Life {
   bool healed_ = false;
   std::int64_t tokens_ = 0;
   std::int64_t durable_ = -1;
-  bool stored_ = false;
   bool asked_to_store_ = false;  // by this supervisor: FlushAndKeepArena or FreeArena
   bool store_failed_ = false;
   int launches_fail_ = 0, traces_hang_ = 0, finishes_fail_ = 0, flushes_fail_ = 0;
   int refuse_code_ = 0;
   std::vector<supervisor::NodeId> flush_nodes_;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
-  bool user_stops_ = false, cancel_asked_ = false;
-  int interrupts_ = 0;
   int restarts_ = 0;
 
-  std::int64_t highest_attempt_ = 0;
-  bool final_ = false;
   std::string numerics_;  // of the machines that the job has run on
   std::string training_;  // ... with this supervisor: it is not in the journal
   Time calm_since_{};     // nothing has happened to machines since

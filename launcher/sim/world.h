@@ -109,7 +109,6 @@ class World : public Life {
   void check_free();
   void check_end(const supervisor::AttemptEnd& end) override;
   void check_stop(const supervisor::Stop& stop);
-  void check_decision(const supervisor::Decision& decision) override;
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
 
   Schedule plan_;
@@ -122,7 +121,6 @@ class World : public Life {
   std::int64_t redone_ = 0;
   std::vector<Record> records_;
   bool memory_lost_ = false;  // rebooted or a snapshot turned out bad since the newest step
-  bool stored_ = false;       // FinishJob has succeeded
   bool freed_ = false;
   bool snapshot_bad_ = false;
   std::int64_t bug_step_ = 0;
@@ -135,14 +133,9 @@ class World : public Life {
   // The supervisor.
   std::size_t records_read_ = 0;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
-  bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
-  bool cancel_asked_ = false;
-  int interrupts_ = 0;
 
   // The judge.
-  std::int64_t highest_attempt_ = 0;
   std::int64_t forgiven_ = 0;
-  bool final_ = false;         // 64..66, or 93 by this supervisor
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
 };
 
