@@ -40,8 +40,8 @@ void FleetWorld::start_supervisor() {
 
 void FleetWorld::name_nodes() {
   for (; named_ < state_.fleet.size(); ++named_) {
-    const std::string& name = state_.fleet[named_].host.name;
-    host(std::atoll(name.c_str() + 1)).id = static_cast<NodeId>(named_);
+    const auto id = static_cast<NodeId>(named_);
+    host_of(id).id = id;
   }
 }
 
@@ -126,7 +126,7 @@ void FleetWorld::deliver(const Item& item) {
     case kLaunchFailed:
       return feed({clock(), LaunchFailed{attempt, fmt::format("no memory {}", rng_.below(1000))}});
     case kFinishDone:
-      return finish_done(item.number);
+      return finish_done(static_cast<NodeId>(item.number));
     case kFlushDone:
       return flush_done();
     case kFreed:
@@ -251,8 +251,7 @@ void FleetWorld::perform(const Effect& effect) {
 
 void FleetWorld::perform_start(const StartService& effect) {
   name_nodes();
-  const std::string& name = state_.fleet[static_cast<std::size_t>(effect.node)].host.name;
-  SimHost& h = host(std::atoll(name.c_str() + 1));
+  SimHost& h = host_of(effect.node);
   h.ask = ++tokens_;
   h.asked = clock();
   h.in_hand = true;
@@ -307,8 +306,7 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
   FleetGang g;
   g.attempt = effect.attempt;
   for (const Member& member : effect.members) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(member.node)].host.name;
-    g.members.push_back({static_cast<int>(std::atoll(name.c_str() + 1)), member.workers});
+    g.members.push_back({static_cast<int>(index_of(host_of(member.node))), member.workers});
   }
   check_launch(effect);
   stage_told_ = Stage::kLaunching;
@@ -343,9 +341,8 @@ void FleetWorld::perform_end(Attempt attempt) {
   schedule(rng_.ms(5, 1500), kEndDone, attempt.value, true);
 }
 
-void FleetWorld::finish_done(std::int64_t node) {
-  const std::string& name = state_.fleet[static_cast<std::size_t>(node)].host.name;
-  SimHost& h = host(std::atoll(name.c_str() + 1));
+void FleetWorld::finish_done(NodeId node) {
+  const SimHost& h = host_of(node);
   const bool can = h.reachable && h.service && h.ready == rules_.max_steps.value;
   if (can && finishes_fail_ == 0) {
     durable_ = h.ready;
@@ -360,8 +357,7 @@ void FleetWorld::flush_done() {
   std::int64_t newest = -1;
   std::int64_t wanted = 0;
   for (const NodeId id : flush_nodes_) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
-    const SimHost& h = host(std::atoll(name.c_str() + 1));
+    const SimHost& h = host_of(id);
     if (h.reachable && h.service) newest = std::max(newest, h.ready);
     if (h.powered) wanted = std::max(wanted, h.ready);
   }

@@ -22,8 +22,7 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
   std::int64_t workers = 0;
   std::int64_t safe = durable_;
   for (const Member& member : launch.members) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(member.node)].host.name;
-    SimHost& h = host(std::atoll(name.c_str() + 1));
+    SimHost& h = host_of(member.node);
     if (!members.insert(member.node).second) violated(h.name + " is twice in an attempt");
     check_member(h, attempt, member.workers);
     workers += member.workers;
@@ -143,10 +142,7 @@ void FleetWorld::check_flush(const FlushAndKeepArena& effect) {
   for (const SimHost& h : hosts_) {
     if (believed_up(h)) held = std::max(held, h.ready);
   }
-  for (const NodeId id : effect.nodes) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
-    asked = std::max(asked, host(std::atoll(name.c_str() + 1)).ready);
-  }
+  for (const NodeId id : effect.nodes) asked = std::max(asked, host_of(id).ready);
   if (asked < held) violated("nobody who holds the newest step is asked to store it");
 }
 

@@ -1,5 +1,7 @@
 #include "launcher/sim/fleet_world.h"
 
+#include <cstdlib>
+
 namespace surefoot::sim {
 
 using supervisor::Stage;
@@ -63,6 +65,11 @@ void FleetWorld::add_host() {
   host.name = fmt::format("m{}", hosts_.size());
   host.slots = plan_.same_slots ? 0 : static_cast<int>(1 + rng_.below(4));
   hosts_.push_back(std::move(host));
+}
+
+SimHost& FleetWorld::host_of(supervisor::NodeId id) {
+  const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
+  return host(std::atoll(name.c_str() + 1));  // "m3"
 }
 
 void FleetWorld::touch(SimHost& host) {

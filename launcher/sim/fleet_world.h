@@ -141,6 +141,8 @@ class FleetWorld : public Life {
 
   // Machines (fleet_world.cpp).
   SimHost& host(std::int64_t index) { return hosts_[static_cast<std::size_t>(index)]; }
+  // A node of the core: their names agree, their numbers need not.
+  SimHost& host_of(supervisor::NodeId id);
   [[nodiscard]] std::int64_t index_of(const SimHost& host) const { return &host - hosts_.data(); }
   void add_host();
   void touch(SimHost& host);
@@ -187,7 +189,7 @@ class FleetWorld : public Life {
   void end_done(std::int64_t attempt);
   void start_done(std::int64_t code);
   void answered(std::int64_t code);
-  void finish_done(std::int64_t index);
+  void finish_done(supervisor::NodeId node);
   void flush_done();
   void perform(const supervisor::Effect& effect) override;
   void perform_start(const supervisor::StartService& effect);
