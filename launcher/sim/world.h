@@ -2,16 +2,18 @@
 //
 // Fault models of the doubles:
 //   gang     any rank may die, leave, hang or drain at any moment; mpirun may die and leave workers
-//   that go on making steps; it may be
-//            unkillable for a while, but not for ever; when told to end it is gone before GangEnded
-//            is said
+//            that go on making steps; it may be unkillable for a while, but not for ever; when told
+//            to end it is gone before GangEnded is said
 //   arena    outlives gang, service and supervisor; is lost with the machine (reboot); the newest
-//   snapshot may turn out bad store    keeps what was published; writing to it may fail service may
-//   die, not start, or never answer; while it is away no step is seen, but none is lost journal one
-//   call is written whole or not at all; the supervisor may die before it, after it, and between
-//   two effects driver   tells events in their order, late by up to 100 ms; may repeat events of
-//   older attempts with old times user     interrupts, cancels, starts the job again when it is not
-//   running, however it was left
+//            snapshot may turn out bad
+//   store    keeps what was published; writing to it may fail
+//   service  may die, not start, or never answer; while it is away no step is seen, but none is
+//            lost
+//   journal  one call is written whole or not at all; the supervisor may die before it, after it,
+//            and between two effects
+//   driver   tells steps in their order and before GangEnded; events late by up to 300 ms, the exit
+//            of a gang by up to 2 s; may repeat events of older attempts with old times
+//   user     interrupts, cancels, starts the job again when it is not running, however it was left
 // Faults are finite: after the last one the world heals, and the job must come to its end.
 #pragma once
 
