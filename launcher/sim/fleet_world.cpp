@@ -240,7 +240,8 @@ void FleetWorld::advance(FleetGang& g) {
 void FleetWorld::restore(FleetGang& g) {
   std::int64_t from = durable_;
   for (const supervisor::Member& member : g.members) from = std::max(from, host(member.node).ready);
-  if (from < 0 && known_step_ > 0) return leave(g, 66, 0, "no good copy of the state is left", -1);
+  if (from < 0 && known_step_ > 0)
+    return leave(g, kExitNoGoodCopy, 0, "no good copy of the state is left", -1);
   g.step = std::max<std::int64_t>(from, 0);
   for (const supervisor::Member& member : g.members) host(member.node).ready = g.step;
   g.stage = g.step >= rules_.max_steps.value ? Stage::kFinishing : Stage::kStepping;

@@ -20,6 +20,9 @@
 
 namespace surefoot::sim {
 
+// As a worker leaves that knows of a finished step and finds no good copy (worker/main.cpp).
+inline constexpr int kExitNoGoodCopy = 65;
+
 // What a run was about, summed over all schedules: a simulation that sees none of something proves
 // nothing about it.
 struct Sights {

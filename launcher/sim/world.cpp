@@ -78,7 +78,8 @@ void World::restore(SimGang& g) {
     ready_ = durable_;
   }
   const std::int64_t from = std::max(ready_, durable_);
-  if (from < 0 && finished_ > 0) return leave(g, 66, 0, "no good copy of the state is left");
+  if (from < 0 && finished_ > 0)
+    return leave(g, kExitNoGoodCopy, 0, "no good copy of the state is left");
   if (!memory_lost_ && std::max<std::int64_t>(from, 0) < finished_) {
     violated(
         fmt::format("a finished step was lost: attempt {} begins after step {}, {} was finished",
