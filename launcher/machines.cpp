@@ -82,7 +82,9 @@ void Machines::begin(Machine& machine, core::NodeId node) {
 
 void Machines::follow(const core::Fleet& fleet) {
   for (auto& [node, machine] : machines_) {
-    const bool up = node < static_cast<core::NodeId>(fleet.size()) && fleet[node].up();
+    const bool known = node < static_cast<core::NodeId>(fleet.size());
+    const bool up = known && fleet[node].up();
+    machine.listed = known && fleet[node].listed;
     if (up && !machine.watched && machine.prepared) {
       const bool here = context_->alone || machine.prepared->access.local;
       const Duration silence = context_->alone ? kServiceSilence : rules_.heartbeat_timeout;
@@ -100,16 +102,18 @@ void Machines::follow(const core::Fleet& fleet) {
 void Machines::leave_behind(core::NodeId node, bool gone) {
   Machine& machine = machines_[node];
   machine.watch->rest();
-  machine.watched = false;
+  machine.watched = machine.taken = false;
   machine.status.reset();
-  if (context_->alone || machine.commands->idle()) return;
+  // A service that was to end has done so; what is left of it there is still being removed.
+  const bool was_to_end = gone && freeing_.open.contains(node);
+  if (context_->alone || machine.commands->idle() || was_to_end) return;
   begin_commands(machine);
   const Error lost{Code::kRetry, machine.name + (gone ? ": its service has ended" : " is lost")};
   if (!flushing_.nodes.empty() && flushing_.nodes.front() == node)
     flushed(flushing_.number, {.stored = lost});
   traced(tracing_.number, node, tracing_.attempt,
          fmt::format("\n==== {}\n{}\n", machine.name, lost.message));
-  freed(freeing_.number, node, gone ? Status() : Status(lost));
+  freed(freeing_.number, node, lost);
   told(telling_.number, node);
   // Of one that lives, who is left there is asked again once its service is back.
   if (!gone && ending_.open.contains(node)) ended(ending_.number, node, ending_.attempt, {});
@@ -164,6 +168,7 @@ void Machines::prepared(core::NodeId node, std::uint64_t start,
   if (const std::string other = same_as(node, result->access); !other.empty())
     return tell(core::ServiceStartFailed{"it is " + other + " under another name", node});
   machine.prepared = *result;
+  machine.taken = true;
   machine.watched = false;
   core::ServiceAnswered answer = result->answer;
   answer.node = node;
@@ -173,7 +178,7 @@ void Machines::prepared(core::NodeId node, std::uint64_t start,
 // The name of another machine in use that has the same service; empty: there is none.
 std::string Machines::same_as(core::NodeId node, const NodeAccess& access) const {
   for (const auto& [other, machine] : machines_) {
-    if (other == node || !machine.watched || !machine.prepared) continue;
+    if (other == node || !machine.taken || !machine.listed) continue;
     const NodeAccess& its = machine.prepared->access;
     if (access.local ? its.local : its.endpoint == access.endpoint) return machine.name;
   }
@@ -266,9 +271,9 @@ void Machines::check_ending(Attempt attempt) {
   listener_.performed(round.action, round.failed.empty() ? "done" : round.failed);
   // The core asks again, without those that are lost.
   if (round.lost) return;
+  if (!round.failed.empty()) return tell(core::GangNotEnded{attempt, round.failed});
   for (auto& [node, machine] : machines_) bring_last_logs(machine);
-  round.failed.empty() ? tell(core::GangEnded{attempt})
-                       : tell(core::GangNotEnded{attempt, round.failed});
+  tell(core::GangEnded{attempt});
 }
 
 // ---- Logs ----
@@ -394,8 +399,9 @@ void Machines::traced(std::uint64_t round, core::NodeId node, Attempt attempt,
 
 void Machines::finish(core::NodeId node, Step step, Duration patience, std::int64_t action) {
   Machine& machine = machines_[node];
+  finishing_ = ++rounds_;
   machine.commands->start([this, link = machine.link, node, step, patience, action,
-                           round = finishing_ = ++rounds_]() -> Inbox::Item {
+                           round = finishing_]() -> Inbox::Item {
     auto result = link->finish(step, now() + patience);
     return [this, node, step, action, round, result = std::move(result)] {
       listener_.performed(action, result ? "done" : result.error().message);

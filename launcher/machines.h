@@ -92,6 +92,8 @@ class Machines {
     std::optional<service::StatusReply> status;
     Time answered{};
     std::uint64_t starts = 0;  // StartServices so far: only the last one is answered
+    bool taken = false;        // it has answered, and is not lost
+    bool listed = true;        // by the user, as the core knows
     bool watched = false;
   };
   // Of what was asked of several machines at once.

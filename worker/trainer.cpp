@@ -80,8 +80,11 @@ Trainer::Trainer(Parts parts)
   parts_.model.on_gradient_ready([this](ElementRange elements) { reducer_->ready(elements); });
 }
 
+// A supervisor sees a hang first and takes traces of all ranks: they must be there still.
 Time Trainer::step_deadline() const {
-  return now() + std::chrono::milliseconds(parts_.request.job->recovery().hang_timeout());
+  constexpr auto kForTraces = std::chrono::seconds(10);
+  const auto limit = std::chrono::milliseconds(parts_.request.job->recovery().hang_timeout());
+  return now() + limit + (parts_.request.supervised ? kForTraces : std::chrono::seconds(0));
 }
 
 void Trainer::enter(Step step, Phase phase) {
