@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "checkpoint/deadline.h"
 
 namespace surefoot::notice {
@@ -24,6 +26,12 @@ std::string warning_of(const Notice& notice, Time now) {
                      seconds(*notice.deadline - now) / 60, notice.what, notice.id);
 }
 
+// Of two that make the machine go, what is named rather.
+bool comes_first(Time deadline, Time other, Time now) {
+  if ((deadline < now) != (other < now)) return other < now;
+  return deadline < now ? deadline > other : deadline < other;
+}
+
 }  // namespace
 
 MachineNotices decide_notices(std::span<const Notice> standing, Time now) {
@@ -34,20 +42,29 @@ MachineNotices decide_notices(std::span<const Notice> standing, Time now) {
       continue;
     }
     const Time deadline = notice.deadline.value_or(now + kUnknownDeadline);
-    if (!told.leave || deadline < told.leave->deadline)
+    if (!told.leave || comes_first(deadline, told.leave->deadline, now))
       told.leave = MachineNotices::Leave{deadline, notice.source, notice.id};
   }
   return told;
 }
 
-void Desk::take(const Change& change) {
+void Desk::take(const Change& change, Time now) {
   const std::lock_guard lock(mutex_);
   const Key key{change.notice.source, change.notice.id};
   if (change.what == Change::What::kOver) {
     standing_.erase(key);
-  } else {
-    standing_[key] = change.notice;
+    return;
   }
+  Notice notice = change.notice;
+  if (notice.kind == Kind::kReclaim) {
+    std::erase_if(standing_, [now](const auto& entry) {
+      const Notice& old = entry.second;
+      return old.kind == Kind::kReclaim && *old.deadline + kOutlived < now;
+    });
+    // Else it would be as far away at each look.
+    if (!notice.deadline) notice.deadline = now + kUnknownDeadline;
+  }
+  standing_[key] = std::move(notice);
 }
 
 MachineNotices Desk::look(bool safe, Time now) {

@@ -68,7 +68,7 @@ void PostServer::State::take(const httplib::Request& request, httplib::Response&
   // Between two POSTs nobody says anything.
   (void)book.take({"post", {}, {}}, at, wall);
   for (const Change& change : book.take({"post", reading.sightings, {}}, at, wall).changes) {
-    desk->take(change);
+    desk->take(change, at);
     spdlog::warn("notice from http, {}: this machine is taken in {:.1f} s ({})",
                  printable(request.remote_addr), seconds(*change.notice.deadline - at),
                  change.notice.id);

@@ -98,10 +98,11 @@ void Watcher::State::report(const Finding& finding, Book& book) {
       return kind.starts_with(prefix) && kind != prefix + "past";
     });
   }
-  const News news = book.take(finding, now(), wall_now());
+  const Time at = now();
+  const News news = book.take(finding, at, wall_now());
   for (const std::string& ignored : news.ignored) complain(finding.about, "past", ignored);
   for (const Change& change : news.changes) {
-    desk->take(change);
+    desk->take(change, at);
     if (change.what == Change::What::kOver) {
       spdlog::info("notice from {}: over ({})", name, change.notice.id);
     } else {
