@@ -16,14 +16,12 @@ bool makes_it_go(const Notice& notice, Time now) {
   return notice.kind == Kind::kMaintenance && notice.deadline && *notice.deadline - now <= kNear;
 }
 
-std::string warning_of(const Notice& notice, Time now) {
+// Without the time that is left: each minute's would be another warning.
+std::string warning_of(const Notice& notice) {
   if (notice.kind == Kind::kRebalance)
     return fmt::format("{}: this machine may be taken soon ({})", notice.source, notice.id);
-  if (!notice.deadline)
-    return fmt::format("{}: maintenance of this machine, {} ({})", notice.source, notice.what,
-                       notice.id);
-  return fmt::format("{}: maintenance of this machine in {:.0f} min, {} ({})", notice.source,
-                     seconds(*notice.deadline - now) / 60, notice.what, notice.id);
+  return fmt::format("{}: maintenance of this machine, {} ({})", notice.source, notice.what,
+                     notice.id);
 }
 
 // Of two that make the machine go, what is named rather.
@@ -38,7 +36,7 @@ MachineNotices decide_notices(std::span<const Notice> standing, Time now) {
   MachineNotices told;
   for (const Notice& notice : standing) {
     if (!makes_it_go(notice, now)) {
-      told.warnings.push_back(warning_of(notice, now));
+      told.warnings.push_back(warning_of(notice));
       continue;
     }
     const Time deadline = notice.deadline.value_or(now + kUnknownDeadline);
