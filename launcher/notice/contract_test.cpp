@@ -12,6 +12,7 @@
 
 #include "common/http.h"
 #include "launcher/notice/testing/mock_metadata.h"
+#include "launcher/notice/token.h"
 #include "launcher/notice/watchers.h"
 
 namespace surefoot::notice {
@@ -286,6 +287,56 @@ TEST(Aws, AsksWithoutATokenWhereThereIsNone) {
   Watched watched(Recovery::aws, kQuick, {.tokens = false});
   watched.mock().announce(wall_in(120s));
   EXPECT_TRUE(watched.hears_of_it());
+}
+
+// A service with tokens, as long as it gives any.
+class TokenService final : public Asker {
+ public:
+  Answer ask(const Question& question) override {
+    if (question.method == "PUT") {
+      ++asked_for;
+      return gives ? Answer{200, "", fmt::format("token{}", asked_for), ""}
+                   : Answer{503, "", "", ""};
+    }
+    sent = question.headers.empty() ? "" : question.headers.front().second;
+    return {accepts ? 404 : 401, "", "", ""};
+  }
+  bool gives = true;
+  bool accepts = true;
+  int asked_for = 0;
+  std::string sent;  // with the last question; empty: none
+};
+
+TEST(Token, ThatCannotBeRenewedIsGoodUntilItsLifeIsOver) {
+  TokenAsker token("http://mock", {"ttl", "token"});
+  TokenService service;
+  const Time start = now();
+  const auto sent_after = [&](Duration after) {
+    (void)token.get(service, "/", start + after);
+    return service.sent;
+  };
+  EXPECT_EQ(sent_after(0s), "token1");
+  service.gives = false;
+  EXPECT_EQ(sent_after(3h), "token1");
+  EXPECT_EQ(sent_after(3h + 59s), "token1");
+  EXPECT_EQ(service.asked_for, 2);
+  EXPECT_EQ(sent_after(3h + 1min), "token1");
+  EXPECT_EQ(service.asked_for, 3);
+  EXPECT_EQ(sent_after(6h), "");
+  service.gives = true;
+  EXPECT_EQ(sent_after(6h + 1min), "token5");
+}
+
+TEST(Token, ThatIsRefusedIsNotSentAgain) {
+  TokenAsker token("http://mock", {"ttl", "token"});
+  TokenService service;
+  const Time start = now();
+  (void)token.get(service, "/", start);
+  service.gives = service.accepts = false;
+  (void)token.get(service, "/", start + 1s);
+  service.accepts = true;
+  (void)token.get(service, "/", start + 2s);
+  EXPECT_EQ(service.sent, "");
 }
 
 TEST(Aws, ARaisedRiskAsksForACheckpoint) {
