@@ -46,7 +46,7 @@ WallTime wall_in(Duration in) {
 class Watched {
  public:
   explicit Watched(SourceKind kind, Pace pace = kQuick, MockMetadata::Options options = {},
-                   const std::string& machine = "host") {
+                   const std::string& machine = "me") {
     auto mock = MockMetadata::start(std::move(options));
     SUREFOOT_CHECK(mock.has_value());
     mock_ = std::move(*mock);
@@ -385,6 +385,7 @@ TEST(Azure, IsApprovedOnceWhenTheStateIsSafe) {
 
 TEST(Azure, TakesEventsOfOtherMachinesForNothing) {
   Watched watched(Recovery::azure, kQuick, {.machine = "trainer_3"}, "trainer_2");
+  ASSERT_TRUE(watched.sees_answers(3)) << "until it has heard its name";
   watched.mock().set_azure_events(
       R"({"EventId": "a", "EventType": "Preempt", "Resources": ["trainer_2"], "EventStatus": "Started", "NotBefore": ""})");
   ASSERT_TRUE(watched.sees_answers(10));
@@ -398,8 +399,11 @@ class Recorder final : public Asker {
  public:
   Answer ask(const Question& question) override {
     questions.push_back(question);
-    return {200, "", question.url.ends_with("text") ? "me" : R"({"Events": []})", ""};
+    if (!is_name(question)) return {200, "", R"({"Events": []})", ""};
+    return knows_name ? Answer{200, "", "me", ""} : Answer{0, "none within 2.0 s", "", ""};
   }
+  static bool is_name(const Question& question) { return question.url.ends_with("text"); }
+  bool knows_name = true;
   std::vector<Question> questions;
 };
 
@@ -408,8 +412,26 @@ TEST(Azure, IsGivenTwoMinutesForItsFirstAnswer) {
   Recorder recorder;
   for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), {}});
   ASSERT_EQ(recorder.questions.size(), 3u);
-  EXPECT_GE(recorder.questions[1].patience, 120s);
-  EXPECT_LE(recorder.questions[2].patience, 10s);
+  EXPECT_GE(recorder.questions[0].patience, 120s);
+  EXPECT_LE(recorder.questions[1].patience, 2s);
+  EXPECT_LE(recorder.questions[2].patience, 2s);
+}
+
+// A preemption leaves 30 s: the question for the name may hang, and must not be in the way.
+TEST(Azure, IsAskedForTheNameAfterTheEventsAndOnceAMinuteUntilItIsKnown) {
+  const auto source = make_azure({"http://mock", kLead, "", "host"});
+  Recorder recorder;
+  recorder.knows_name = false;
+  const Time start = now();
+  std::vector<int> asked;
+  for (int second = 0; second <= 180; ++second) {
+    if (second == 90) recorder.knows_name = true;
+    recorder.questions.clear();
+    (void)source->look(recorder, {start + second * 1s, {}});
+    EXPECT_FALSE(Recorder::is_name(recorder.questions.front()));
+    if (Recorder::is_name(recorder.questions.back())) asked.push_back(second);
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 60, 120));
 }
 
 // ---- the file, the POST ----
