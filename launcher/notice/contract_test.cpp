@@ -539,6 +539,21 @@ TEST_F(Post, ThatIsNoneIsRefused) {
   EXPECT_TRUE(watchers_->look(false).leave);
 }
 
+TEST_F(Post, IsHeardWhileOthersConnectAndSayNothing) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 16; ++i) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const Fd& socket = silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  }
+  const Time start = now();
+  EXPECT_EQ(say("60"), 200);
+  EXPECT_LT(now() - start, 5s);
+}
+
 // Else each of two jobs on a machine would hear half of what is said to one.
 TEST_F(Post, SharesItsPortWithNobody) {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

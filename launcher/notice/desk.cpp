@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/deadline.h"
@@ -63,6 +64,17 @@ void Desk::take(const Change& change, Time now) {
     if (!notice.deadline) notice.deadline = now + kUnknownDeadline;
   }
   standing_[key] = std::move(notice);
+  if (standing_.size() > kMaxStanding) leave_one_out(now);
+}
+
+// The one that is named last.
+void Desk::leave_one_out(Time now) {
+  const auto last = std::max_element(
+      standing_.begin(), standing_.end(), [now](const auto& first, const auto& second) {
+        return comes_first(first.second.deadline.value_or(Time::max()),
+                           second.second.deadline.value_or(Time::max()), now);
+      });
+  standing_.erase(last);
 }
 
 MachineNotices Desk::look(bool safe, Time now) {

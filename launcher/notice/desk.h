@@ -26,9 +26,11 @@ inline constexpr Duration kOutlived = std::chrono::minutes(2);
 // Pure. `standing`: every notice that has come and is not over. Of `checkpoint` nothing is said.
 [[nodiscard]] MachineNotices decide_notices(std::span<const Notice> standing, Time now);
 
-// For any threads; no call waits.
+// For any threads; no call waits. At most kMaxStanding notices are known: those whose deadline has
+// passed are left out first, then those whose deadline is farthest.
 class Desk {
  public:
+  static constexpr std::size_t kMaxStanding = 64;  // arbitrary; a machine has one or two
   // A reclaim that comes ends those that were outlived, of any source: nothing else does, and when
   // it is called off none of them may be named anew.
   void take(const Change& change, Time now);
@@ -40,6 +42,7 @@ class Desk {
 
  private:
   using Key = std::pair<std::string, std::string>;  // source, id
+  void leave_one_out(Time now);
   mutable std::mutex mutex_;
   std::map<Key, Notice> standing_;
   std::set<Key> asked_;  // for which a checkpoint was asked

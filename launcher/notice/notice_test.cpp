@@ -374,6 +374,25 @@ TEST(Desk, AReclaimThatComesEndsThoseThatWereOutlived) {
   EXPECT_THAT(desk.safe_ids("file"), IsEmpty());
 }
 
+// As POSTs of "0" would be, over and over.
+TEST(Desk, NoticesWithoutEndAreNotAllRemembered) {
+  Desk desk;
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 60s, "real")}, kNow);
+  for (int i = 0; i < 1000; ++i) {
+    const Notice passed = notice(Kind::kReclaim, i * 1ms, fmt::format("passed{}", i));
+    desk.take({Change::What::kCame, passed}, kNow + i * 1ms + 1ns);
+  }
+  EXPECT_EQ(desk.look(/*safe=*/true, kNow + 2s).leave->id, "real");
+  EXPECT_EQ(desk.safe_ids("aws").size(), Desk::kMaxStanding);
+  EXPECT_THAT(desk.safe_ids("aws"), testing::Contains("passed999"));
+  for (int i = 0; i < 1000; ++i) {
+    const Notice far = notice(Kind::kReclaim, 1h, fmt::format("far{}", i));
+    desk.take({Change::What::kCame, far}, kNow + 2s);
+  }
+  EXPECT_EQ(desk.look(/*safe=*/true, kNow + 2s).leave->id, "real");
+  EXPECT_EQ(desk.safe_ids("aws").size(), Desk::kMaxStanding);
+}
+
 TEST(Desk, AMaintenanceMakesTheMachineGoWhenItIsNear) {
   const std::vector<Notice> standing = {notice(Kind::kMaintenance, 301s, "a")};
   MachineNotices told = decide_notices(standing, kNow);
