@@ -31,7 +31,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeReport, name, standing, slot
                                                 last_rank, snapshot, stored_part, storing,
                                                 checkpoint, checkpoint_age_seconds,
                                                 upload_bytes_per_second, waiting_for, arena_bytes,
-                                                notice, ranks)
+                                                notice, warnings, ranks)
 namespace {
 
 struct Wire : FleetReport {};
@@ -71,6 +71,7 @@ void add_service(NodeReport& report, const service::StatusReply& status, const F
     report.goes = true;
     if (!report.goes_seconds) report.goes_seconds = status.notice().seconds_left();
   }
+  report.warnings.assign(status.warnings().begin(), status.warnings().end());
   for (const service::RankStatus& rank : status.ranks()) {
     if (rank.attempt() != facts.state.history.attempt.value) continue;
     RankReport& out = report.ranks.emplace_back();

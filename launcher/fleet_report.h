@@ -48,7 +48,8 @@ struct NodeReport {
   std::optional<double> upload_bytes_per_second;
   std::string waiting_for;
   std::optional<std::int64_t> arena_bytes;
-  std::string notice;  // what it has decided to do about its notice
+  std::string notice;                 // what it has decided to do about its notice
+  std::vector<std::string> warnings;  // of notices that do not make it go
   std::vector<RankReport> ranks;
 };
 

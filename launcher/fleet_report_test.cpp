@@ -143,8 +143,21 @@ TEST(FleetReport, ShowsSnapshotsStoreAndRanksOfEachMachine) {
   EXPECT_THAT(screen, HasSubstr("2 slots\n"));
 }
 
+TEST(FleetReport, ShowsWarningsThatAMachineMayGo) {
+  World world;
+  world.statuses[2].add_warnings("aws: this machine may be taken soon (r)");
+  const FleetReport report = world.report();
+  EXPECT_THAT(nodes_screen("job", report),
+              HasSubstr("warning: aws: this machine may be taken soon (r)\n"));
+  EXPECT_THAT(fleet_lines(report), ::testing::Contains(std::pair<std::string, std::string>(
+                                       "", "warning: aws: this machine may be taken soon (r)")));
+  EXPECT_THAT(to_json(report)["nodes"][2]["warnings"],
+              ElementsAre("aws: this machine may be taken soon (r)"));
+}
+
 TEST(FleetReport, IsTheSameAfterItsJourneyAsJson) {
   World world;
+  world.statuses[0].add_warnings("w");
   world.make_steps(3, 5);
   const FleetReport report = world.report();
   const nlohmann::json json = to_json(report);

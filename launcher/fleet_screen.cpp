@@ -94,6 +94,7 @@ std::string nodes_screen(const std::string& job, const FleetReport& report) {
     }
     if (!node.waiting_for.empty()) line("", "waits: " + node.waiting_for);
     if (!node.notice.empty()) line("", "notice: " + node.notice);
+    for (const std::string& warning : node.warnings) line("", "warning: " + warning);
     for (const RankReport& rank : node.ranks)
       line("", fmt::format("rank {}: {}", rank.rank, rank_text(rank)));
   }
@@ -110,6 +111,7 @@ std::vector<std::pair<std::string, std::string>> fleet_lines(const FleetReport& 
     if (node.snapshot) text += fmt::format("; snapshot of step {}", *node.snapshot);
     lines.emplace_back(node.name, text);
     if (!node.waiting_for.empty()) lines.emplace_back("", "waits: " + node.waiting_for);
+    for (const std::string& warning : node.warnings) lines.emplace_back("", "warning: " + warning);
     if (node.checkpoint && (newest == nullptr || *newest->checkpoint < *node.checkpoint))
       newest = &node;
   }

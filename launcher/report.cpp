@@ -99,6 +99,8 @@ json service_json(const service::StatusReply& status) {
                  {"interval_rule", status.interval_rule()},
                  {"interval_reason", status.interval_reason()},
                  {"refused", std::move(refused)},
+                 {"warnings", json(std::vector<std::string>(status.warnings().begin(),
+                                                            status.warnings().end()))},
                  {"ranks", std::move(ranks)}};
   object["notice"] = nullptr;
   if (status.has_notice()) {

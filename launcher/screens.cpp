@@ -163,6 +163,7 @@ void add_node(Screen& screen, const service::StatusReply& status) {
       screen.line("", fmt::format("step {} was safe {} before", notice.safe_step(),
                                   duration_text(notice.safe_before_seconds())));
   }
+  for (const std::string& warning : status.warnings()) screen.line("warning", warning);
   if (!status.refused().empty()) {
     std::string kinds;
     for (const auto& [kind, count] :

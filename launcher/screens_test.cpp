@@ -278,6 +278,7 @@ TEST(Status, ShowsHowOldTheLastCheckpointIsAndWhatKeepsTheNextOneWaiting) {
   notice.set_decision("step 217 goes to the store now");
   notice.set_safe_step(200);
   notice.set_safe_before_seconds(3);
+  status.add_warnings("aws: this machine may be taken soon (r)");
   const std::string screen = status_screen(report, false);
   EXPECT_THAT(screen,
               HasSubstr("  node 1        snapshot of step 217, part of step 200 stored, 3.0 "
@@ -290,12 +291,14 @@ TEST(Status, ShowsHowOldTheLastCheckpointIsAndWhatKeepsTheNextOneWaiting) {
                 "                every 5 min, as checkpoint.interval says\n"));
   EXPECT_THAT(screen, HasSubstr("  notice        goes in 12.0 s: step 217 goes to the store now\n"
                                 "                step 200 was safe 3.00 s before\n"));
+  EXPECT_THAT(screen, HasSubstr("  warning       aws: this machine may be taken soon (r)\n"));
   EXPECT_THAT(screen, HasSubstr("  refused       1 key, 3 stranger\n"));
   const nlohmann::json node = to_json(report)["service"];
   EXPECT_EQ(node["checkpoint_age_seconds"], 420);
   EXPECT_EQ(node["interval_rule"], "ceiling");
   EXPECT_EQ(node["refused"]["stranger"], 3);
   EXPECT_EQ(node["notice"]["safe_step"], 200);
+  EXPECT_THAT(node["warnings"], ElementsAre("aws: this machine may be taken soon (r)"));
   status.set_durable_step(-1);
   EXPECT_TRUE(to_json(report)["service"]["checkpoint_age_seconds"].is_null());
 }

@@ -118,6 +118,27 @@ TEST_F(NoticeTest, ALaterGangIsNotDrainedByItAndTheNoticeStands) {
   EXPECT_FALSE(is_drained());
 }
 
+TEST_F(NoticeTest, AMachineThatOutlivedANoticeIsDrainedByTheNextOne) {
+  auto mock = MockMetadata::start({});
+  ASSERT_TRUE(mock);
+  start_with(
+      fmt::format("notices: [file, aws], notice_file: \"{}\", notice_endpoints: [\"aws={}\"]",
+                  file_.string(), (*mock)->url()));
+  ASSERT_TRUE(say_hello(1));
+  make_step(0);
+  write_file("1");  // a drill, and nobody takes the file away
+  ASSERT_TRUE(eventually([&] { return status().has_notice() && is_drained(); }));
+  ASSERT_TRUE(eventually([&] { return status().notice().seconds_left() < 0; }));
+  const std::string drill = status().notice().id();
+  ASSERT_TRUE(say_hello(2));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(status().notice().id(), drill);
+  EXPECT_FALSE(is_drained());
+  (*mock)->announce(wall_in(120s));
+  EXPECT_TRUE(eventually([&] { return is_drained(); }));
+  EXPECT_EQ(status().notice().source(), "aws");
+  EXPECT_GT(status().notice().seconds_left(), 60);
+}
+
 TEST_F(NoticeTest, ARaisedRiskAsksForACheckpointAndWarns) {
   start_with_mock("aws");
   ASSERT_TRUE(say_hello(1));

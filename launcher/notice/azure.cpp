@@ -9,7 +9,8 @@ namespace {
 
 constexpr Duration kInterval = std::chrono::seconds(1);
 constexpr Duration kFirstPatience = std::chrono::seconds(150);
-constexpr Duration kPatience = std::chrono::seconds(5);
+constexpr Duration kPatience = std::chrono::seconds(2);
+constexpr Duration kNameInterval = std::chrono::minutes(1);  // arbitrary; while it is not known
 constexpr const char* kEvents = "/metadata/scheduledevents?api-version=2020-07-01";
 constexpr const char* kName = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
 
@@ -18,7 +19,6 @@ class Azure final : public Source {
   explicit Azure(SourceSettings settings) : settings_(std::move(settings)) {}
 
   std::vector<Finding> look(Asker& asker, const Moment& moment) override {
-    if (name_.empty()) learn_name(asker);
     const Answer answer = asker.ask(question(kEvents, answered_ ? kPatience : kFirstPatience));
     std::vector<Finding> findings;
     findings.push_back(interpret("scheduledevents", answer, false, [this](std::string_view body) {
@@ -27,6 +27,11 @@ class Azure final : public Source {
     answered_ = answered_ || answer.status == 200;
     for (const std::string& id : moment.safe_ids) {
       if (!approved_.contains(id)) findings.push_back(approve(asker, id));
+    }
+    // What hurries has been asked: this question may hang.
+    if (name_.empty() && answer.status == 200 && moment.now >= ask_name_at_) {
+      ask_name_at_ = moment.now + kNameInterval;
+      learn_name(asker);
     }
     return findings;
   }
@@ -63,6 +68,7 @@ class Azure final : public Source {
 
   SourceSettings settings_;
   std::string name_;
+  Time ask_name_at_{};
   bool answered_ = false;
   std::set<std::string> approved_;
 };

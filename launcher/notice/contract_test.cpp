@@ -2,16 +2,19 @@
 // service, with all the answers that it must survive.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
 #include "common/http.h"
 #include "launcher/notice/testing/mock_metadata.h"
+#include "launcher/notice/token.h"
 #include "launcher/notice/watchers.h"
 
 namespace surefoot::notice {
@@ -37,29 +40,70 @@ bool eventually(const Predicate& predicate) {
   return predicate();
 }
 
+sockaddr_in loopback(int port) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(port));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return name;
+}
+
 WallTime wall_in(Duration in) {
   return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now() + in);
 }
+
+// A proxy that nobody must use, for all tests: threads read the environment at any time.
+class Proxy final : public testing::Environment {
+ public:
+  void SetUp() override {
+    for (const char* variable : {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"})
+      ::setenv(variable, "http://127.0.0.1:1", 1);
+    for (const char* variable : {"no_proxy", "NO_PROXY"}) ::unsetenv(variable);
+  }
+};
+const auto* const kProxy = testing::AddGlobalTestEnvironment(new Proxy);
+
+std::string name_of(SourceKind kind) {
+  return Recovery::NoticeSource_Name(kind);
+}
+
+std::unique_ptr<MockMetadata> started(MockMetadata::Options options) {
+  auto mock = MockMetadata::start(std::move(options));
+  SUREFOOT_CHECK(mock.has_value());
+  return std::move(*mock);
+}
+
+// A watcher that has ended when it is gone, and what it has said.
+class Ear {
+ public:
+  Ear(const std::string& name, std::unique_ptr<Source> source, Pace pace = kQuick)
+      : watcher_(name, std::move(source), desk_, pace) {}
+  Ear(SourceKind kind, const std::string& url, Pace pace = kQuick,
+      const std::string& machine = "me")
+      : Ear(name_of(kind), make_source(kind, {url, kLead, "", machine}), pace) {}
+  ~Ear() { stop(); }
+  Ear(const Ear&) = delete;
+  Ear& operator=(const Ear&) = delete;
+  void stop() { watcher_.stop(now() + kPatience); }
+  MachineNotices look(bool safe = false) { return desk_->look(safe, now()); }
+  bool hears_of_it() {
+    return eventually([&] { return look().leave.has_value(); });
+  }
+
+ private:
+  std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+  Watcher watcher_;
+};
 
 // A mock, and a watcher of one kind that looks at it.
 class Watched {
  public:
   explicit Watched(SourceKind kind, Pace pace = kQuick, MockMetadata::Options options = {},
-                   const std::string& machine = "host") {
-    auto mock = MockMetadata::start(std::move(options));
-    SUREFOOT_CHECK(mock.has_value());
-    mock_ = std::move(*mock);
-    watcher_ = std::make_unique<Watcher>(Recovery::NoticeSource_Name(kind),
-                                         make_source(kind, {mock_->url(), kLead, "", machine}),
-                                         desk_, pace);
-  }
+                   const std::string& machine = "me")
+      : mock_(started(std::move(options))), ear_(kind, mock_->url(), pace, machine) {}
   MockMetadata& mock() { return *mock_; }
-  Watcher& watcher() { return *watcher_; }
-  MachineNotices look(bool safe = false) { return desk_->look(safe, now()); }
-
-  bool hears_of_it() {
-    return eventually([&] { return look().leave.has_value(); });
-  }
+  MachineNotices look(bool safe = false) { return ear_.look(safe); }
+  bool hears_of_it() { return ear_.hears_of_it(); }
   // So many answers more. A held question has to be let go first.
   bool sees_answers(int count) {
     const int from = mock_->questions();
@@ -71,8 +115,7 @@ class Watched {
 
  private:
   std::unique_ptr<MockMetadata> mock_;
-  std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
-  std::unique_ptr<Watcher> watcher_;
+  Ear ear_;
 };
 
 class Contract : public testing::TestWithParam<SourceKind> {
@@ -109,13 +152,9 @@ TEST_P(Contract, TellsOfANoticeWithItsDeadline) {
 }
 
 TEST_P(Contract, TellsOfANoticeThatWasThereBeforeIt) {
-  auto mock = MockMetadata::start({});
-  ASSERT_TRUE(mock);
-  (*mock)->announce(wall_in(120s));
-  const auto desk = std::make_shared<Desk>();
-  const Watcher watcher(cloud(), make_source(GetParam(), {(*mock)->url(), kLead, "", "me"}), desk,
-                        kQuick);
-  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+  const auto mock = started({});
+  mock->announce(wall_in(120s));
+  EXPECT_TRUE(Ear(GetParam(), mock->url()).hears_of_it());
 }
 
 TEST_P(Contract, TakesNowPlusTwoMinutesAtEachQuestionAsOneEvent) {
@@ -168,14 +207,10 @@ TEST_P(Contract, AReclaimStandsUnlessTheCloudCallsOff) {
 }
 
 TEST_P(Contract, UsesNoProxyOfTheEnvironment) {
-  static constexpr std::array kVariables = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
-  for (const char* variable : kVariables) ::setenv(variable, "http://127.0.0.1:1", 1);
-  {
-    Watched watched(GetParam());
-    watched.mock().announce(wall_in(120s));
-    EXPECT_TRUE(watched.hears_of_it());
-  }
-  for (const char* variable : kVariables) ::unsetenv(variable);
+  ASSERT_STREQ(::getenv("http_proxy"), "http://127.0.0.1:1");
+  Watched watched(GetParam());
+  watched.mock().announce(wall_in(120s));
+  EXPECT_TRUE(watched.hears_of_it());
 }
 
 TEST_P(Contract, FollowsNoRedirect) {
@@ -192,13 +227,37 @@ TEST_P(Contract, FollowsNoRedirect) {
   EXPECT_FALSE(watched.look().leave);
 }
 
+// A source that waits for each answer for as long as these tests do.
+class Patient final : public Source {
+ public:
+  explicit Patient(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  std::vector<Finding> look(Asker& asker, const Moment& moment) override {
+    struct Stretch final : Asker {
+      explicit Stretch(Asker& asker) : asker_(asker) {}
+      Answer ask(const Question& question) override {
+        Question patient = question;
+        patient.patience = kPatience;
+        return asker_.ask(patient);
+      }
+      Asker& asker_;
+    } stretch(asker);
+    return source_->look(stretch, moment);
+  }
+  [[nodiscard]] Duration interval() const override { return source_->interval(); }
+
+ private:
+  std::unique_ptr<Source> source_;
+};
+
+// Watchers waits for a second.
 TEST_P(Contract, StopsWhileTheServiceHangs) {
-  Watched watched(GetParam());
-  watched.mock().spoil(Spoiled::kHanging);
-  ASSERT_TRUE(watched.sees_spoiled(1));
-  const Time deadline = now() + kPatience;
-  watched.watcher().stop(deadline);
-  EXPECT_LT(now(), deadline) << "it was left behind";
+  const auto mock = started({.spoiled = Spoiled::kHanging});
+  Ear ear(cloud(),
+          std::make_unique<Patient>(make_source(GetParam(), {mock->url(), kLead, "", "me"})));
+  ASSERT_TRUE(eventually([&] { return mock->spoiled() >= 1; }));
+  const Time start = now();
+  ear.stop();
+  EXPECT_LT(now() - start, 1s);
 }
 
 TEST_P(Contract, GoesOnWhenAQuestionIsNeverAnswered) {
@@ -211,23 +270,24 @@ TEST_P(Contract, GoesOnWhenAQuestionIsNeverAnswered) {
 }
 
 TEST_P(Contract, GoesOnWhenNobodyListens) {
-  auto mock = MockMetadata::start({});
-  ASSERT_TRUE(mock);
-  const int port = (*mock)->port();
-  const std::string url = (*mock)->url();
-  mock->reset();
-  const auto desk = std::make_shared<Desk>();
-  const Watcher watcher(cloud(), make_source(GetParam(), {url, kLead, "", "me"}), desk, kQuick);
+  // Kept for as long as the test: else the port could become somebody else's.
+  const Fd port(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  sockaddr_in name = loopback(0);
+  socklen_t size = sizeof name;
+  auto* const generic = reinterpret_cast<sockaddr*>(&name);
+  ASSERT_EQ(::bind(port.get(), generic, size), 0);
+  ASSERT_EQ(::getsockname(port.get(), generic, &size), 0);
+  const int number = ntohs(name.sin_port);
+  Ear ear(GetParam(), fmt::format("http://127.0.0.1:{}", number));
   ::usleep(50'000);  // not waited for: so that it has probably been refused once
-  auto again = MockMetadata::start({.port = port});
-  ASSERT_TRUE(again) << again.error().message;
-  (*again)->announce(wall_in(120s));
-  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+  auto mock = MockMetadata::start({.port = number});
+  ASSERT_TRUE(mock) << mock.error().message;
+  (*mock)->announce(wall_in(120s));
+  EXPECT_TRUE(ear.hears_of_it());
 }
 
-std::string name_of(SourceKind kind) {
-  return Recovery::NoticeSource_Name(kind);
-}
 const auto kClouds = testing::Values(Recovery::aws, Recovery::gcp, Recovery::azure,
                                      Recovery::alibaba, Recovery::tencent, Recovery::volcengine);
 INSTANTIATE_TEST_SUITE_P(Clouds, Contract, kClouds,
@@ -241,18 +301,19 @@ class BadAnswers : public testing::TestWithParam<std::tuple<SourceKind, Bad>> {}
 
 TEST_P(BadAnswers, AreNoNoticeAndEndNothing) {
   const auto& [kind, bad] = GetParam();
-  Watched watched(kind);
-  // In the middle of a life, and from its beginning.
-  ASSERT_TRUE(watched.sees_answers(1));
-  watched.mock().spoil(bad.how);
-  ASSERT_TRUE(watched.sees_spoiled(8));
-  const MachineNotices told = watched.look();
-  EXPECT_FALSE(told.leave);
-  EXPECT_FALSE(told.checkpoint);
-  EXPECT_THAT(told.warnings, IsEmpty());
-  watched.mock().announce(wall_in(120s));
-  watched.mock().spoil(Spoiled::kNot);
-  EXPECT_TRUE(watched.hears_of_it());
+  for (const bool from_the_beginning : {false, true}) {
+    Watched watched(kind, kQuick, {.spoiled = from_the_beginning ? bad.how : Spoiled::kNot});
+    if (!from_the_beginning) ASSERT_TRUE(watched.sees_answers(1));
+    watched.mock().spoil(bad.how);
+    ASSERT_TRUE(watched.sees_spoiled(8));
+    const MachineNotices told = watched.look();
+    EXPECT_FALSE(told.leave);
+    EXPECT_FALSE(told.checkpoint);
+    EXPECT_THAT(told.warnings, IsEmpty());
+    watched.mock().announce(wall_in(120s));
+    watched.mock().spoil(Spoiled::kNot);
+    EXPECT_TRUE(watched.hears_of_it()) << from_the_beginning;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -270,6 +331,74 @@ INSTANTIATE_TEST_SUITE_P(
       return name_of(std::get<0>(param.param)) + "_" + std::get<1>(param.param).name;
     });
 
+// ---- the watcher itself ----
+
+class Scripted final : public Source {
+ public:
+  using Look = std::function<std::vector<Finding>(Asker& asker)>;
+  explicit Scripted(Look look) : look_(std::move(look)) {}
+  std::vector<Finding> look(Asker& asker, const Moment& /*moment*/) override {
+    return look_(asker);
+  }
+  [[nodiscard]] Duration interval() const override { return 5ms; }
+
+ private:
+  Look look_;
+};
+
+TEST(Watcher, ReadsNoMoreOfAnyAnswerThanTheLongestOne) {
+  for (const int status : {200, 500}) {
+    for (const std::size_t more : {0, 1}) {
+      auto server = MockServer::start("127.0.0.1", 0, [&](const MockRequest&) {
+        return MockReply{
+            MockReply::How::kWhole, status, std::string(kMaxAnswerBytes + more, '7'), {}};
+      });
+      ASSERT_TRUE(server);
+      Question question;
+      question.url = fmt::format("http://127.0.0.1:{}/", (*server)->port());
+      std::atomic<int> told = -1;
+      Ear ear("scripted", std::make_unique<Scripted>([&](Asker& asker) -> std::vector<Finding> {
+                told = asker.ask(question).status;
+                return {};
+              }));
+      EXPECT_TRUE(eventually([&] { return told >= 0; }));
+      EXPECT_EQ(told, more > 0 ? 0 : status);
+    }
+  }
+}
+
+// A failed termination may leave one behind for hours; another one months later is news.
+TEST(Watcher, SaysOnceOfEachStaleEventThatItIsIgnored) {
+  const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(1000);
+  auto& sinks = spdlog::default_logger()->sinks();
+  sinks.push_back(log);
+  std::atomic<bool> stale = true;
+  std::atomic<int> looks = 0;
+  const auto look = [&](Asker&) -> std::vector<Finding> {
+    ++looks;
+    if (!stale) return {{"q", {}, {}}};
+    return {{"q", {{Kind::kReclaim, "terminate", "", wall_in(-60s), {}}}, {}}};
+  };
+  const auto looks_more = [&] {
+    const int from = looks;
+    return eventually([&] { return looks >= from + 3; });
+  };
+  {
+    Ear ear("scripted", std::make_unique<Scripted>(look));
+    for (const bool is_there : {true, false, true}) {
+      stale = is_there;
+      EXPECT_TRUE(looks_more());
+    }
+  }
+  sinks.pop_back();
+  const auto lines = log->last_formatted();
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const std::string& line) {
+                            return line.find("in the past") != std::string::npos;
+                          }),
+            2);
+}
+
 // ---- aws ----
 
 TEST(Aws, RenewsATokenThatIsWorthNothingAnyMore) {
@@ -286,6 +415,56 @@ TEST(Aws, AsksWithoutATokenWhereThereIsNone) {
   Watched watched(Recovery::aws, kQuick, {.tokens = false});
   watched.mock().announce(wall_in(120s));
   EXPECT_TRUE(watched.hears_of_it());
+}
+
+// A service with tokens, as long as it gives any.
+class TokenService final : public Asker {
+ public:
+  Answer ask(const Question& question) override {
+    if (question.method == "PUT") {
+      ++asked_for;
+      return gives ? Answer{200, "", fmt::format("token{}", asked_for), ""}
+                   : Answer{503, "", "", ""};
+    }
+    sent = question.headers.empty() ? "" : question.headers.front().second;
+    return {accepts ? 404 : 401, "", "", ""};
+  }
+  bool gives = true;
+  bool accepts = true;
+  int asked_for = 0;
+  std::string sent;  // with the last question; empty: none
+};
+
+TEST(Token, ThatCannotBeRenewedIsGoodUntilItsLifeIsOver) {
+  TokenAsker token("http://mock", {"ttl", "token"});
+  TokenService service;
+  const Time start = now();
+  const auto sent_after = [&](Duration after) {
+    (void)token.get(service, "/", start + after);
+    return service.sent;
+  };
+  EXPECT_EQ(sent_after(0s), "token1");
+  service.gives = false;
+  EXPECT_EQ(sent_after(3h), "token1");
+  EXPECT_EQ(sent_after(3h + 59s), "token1");
+  EXPECT_EQ(service.asked_for, 2);
+  EXPECT_EQ(sent_after(3h + 1min), "token1");
+  EXPECT_EQ(service.asked_for, 3);
+  EXPECT_EQ(sent_after(6h), "");
+  service.gives = true;
+  EXPECT_EQ(sent_after(6h + 1min), "token5");
+}
+
+TEST(Token, ThatIsRefusedIsNotSentAgain) {
+  TokenAsker token("http://mock", {"ttl", "token"});
+  TokenService service;
+  const Time start = now();
+  (void)token.get(service, "/", start);
+  service.gives = service.accepts = false;
+  (void)token.get(service, "/", start + 1s);
+  service.accepts = true;
+  (void)token.get(service, "/", start + 2s);
+  EXPECT_EQ(service.sent, "");
 }
 
 TEST(Aws, ARaisedRiskAsksForACheckpoint) {
@@ -334,6 +513,7 @@ TEST(Azure, IsApprovedOnceWhenTheStateIsSafe) {
 
 TEST(Azure, TakesEventsOfOtherMachinesForNothing) {
   Watched watched(Recovery::azure, kQuick, {.machine = "trainer_3"}, "trainer_2");
+  ASSERT_TRUE(watched.sees_answers(3)) << "until it has heard its name";
   watched.mock().set_azure_events(
       R"({"EventId": "a", "EventType": "Preempt", "Resources": ["trainer_2"], "EventStatus": "Started", "NotBefore": ""})");
   ASSERT_TRUE(watched.sees_answers(10));
@@ -347,8 +527,11 @@ class Recorder final : public Asker {
  public:
   Answer ask(const Question& question) override {
     questions.push_back(question);
-    return {200, "", question.url.ends_with("text") ? "me" : R"({"Events": []})", ""};
+    if (!is_name(question)) return {200, "", R"({"Events": []})", ""};
+    return knows_name ? Answer{200, "", "me", ""} : Answer{0, "none within 2.0 s", "", ""};
   }
+  static bool is_name(const Question& question) { return question.url.ends_with("text"); }
+  bool knows_name = true;
   std::vector<Question> questions;
 };
 
@@ -357,8 +540,26 @@ TEST(Azure, IsGivenTwoMinutesForItsFirstAnswer) {
   Recorder recorder;
   for (int i = 0; i < 2; ++i) (void)source->look(recorder, {now(), {}});
   ASSERT_EQ(recorder.questions.size(), 3u);
-  EXPECT_GE(recorder.questions[1].patience, 120s);
-  EXPECT_LE(recorder.questions[2].patience, 10s);
+  EXPECT_GE(recorder.questions[0].patience, 120s);
+  EXPECT_LE(recorder.questions[1].patience, 2s);
+  EXPECT_LE(recorder.questions[2].patience, 2s);
+}
+
+// A preemption leaves 30 s: the question for the name may hang, and must not be in the way.
+TEST(Azure, IsAskedForTheNameAfterTheEventsAndOnceAMinuteUntilItIsKnown) {
+  const auto source = make_azure({"http://mock", kLead, "", "host"});
+  Recorder recorder;
+  recorder.knows_name = false;
+  const Time start = now();
+  std::vector<int> asked;
+  for (int second = 0; second <= 180; ++second) {
+    if (second == 90) recorder.knows_name = true;
+    recorder.questions.clear();
+    (void)source->look(recorder, {start + second * 1s, {}});
+    EXPECT_FALSE(Recorder::is_name(recorder.questions.front()));
+    if (Recorder::is_name(recorder.questions.back())) asked.push_back(second);
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 60, 120));
 }
 
 // ---- the file, the POST ----
@@ -466,15 +667,24 @@ TEST_F(Post, ThatIsNoneIsRefused) {
   EXPECT_TRUE(watchers_->look(false).leave);
 }
 
+TEST_F(Post, IsHeardWhileOthersConnectAndSayNothing) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 16; ++i) {
+    const sockaddr_in name = loopback(watchers_->post_port());
+    const Fd& socket = silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  }
+  const Time start = now();
+  EXPECT_EQ(say("60"), 200);
+  EXPECT_LT(now() - start, 5s);
+}
+
 // Else each of two jobs on a machine would hear half of what is said to one.
 TEST_F(Post, SharesItsPortWithNobody) {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const sockaddr_in name = loopback(watchers_->post_port());
   EXPECT_NE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
 }
 

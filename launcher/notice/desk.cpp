@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "checkpoint/deadline.h"
 
 namespace surefoot::notice {
@@ -14,14 +17,18 @@ bool makes_it_go(const Notice& notice, Time now) {
   return notice.kind == Kind::kMaintenance && notice.deadline && *notice.deadline - now <= kNear;
 }
 
-std::string warning_of(const Notice& notice, Time now) {
+// Without the time that is left: each minute's would be another warning.
+std::string warning_of(const Notice& notice) {
   if (notice.kind == Kind::kRebalance)
     return fmt::format("{}: this machine may be taken soon ({})", notice.source, notice.id);
-  if (!notice.deadline)
-    return fmt::format("{}: maintenance of this machine, {} ({})", notice.source, notice.what,
-                       notice.id);
-  return fmt::format("{}: maintenance of this machine in {:.0f} min, {} ({})", notice.source,
-                     seconds(*notice.deadline - now) / 60, notice.what, notice.id);
+  return fmt::format("{}: maintenance of this machine, {} ({})", notice.source, notice.what,
+                     notice.id);
+}
+
+// Of two that make the machine go, what is named rather.
+bool comes_first(Time deadline, Time other, Time now) {
+  if ((deadline < now) != (other < now)) return other < now;
+  return deadline < now ? deadline > other : deadline < other;
 }
 
 }  // namespace
@@ -30,24 +37,44 @@ MachineNotices decide_notices(std::span<const Notice> standing, Time now) {
   MachineNotices told;
   for (const Notice& notice : standing) {
     if (!makes_it_go(notice, now)) {
-      told.warnings.push_back(warning_of(notice, now));
+      told.warnings.push_back(warning_of(notice));
       continue;
     }
     const Time deadline = notice.deadline.value_or(now + kUnknownDeadline);
-    if (!told.leave || deadline < told.leave->deadline)
+    if (!told.leave || comes_first(deadline, told.leave->deadline, now))
       told.leave = MachineNotices::Leave{deadline, notice.source, notice.id};
   }
   return told;
 }
 
-void Desk::take(const Change& change) {
+void Desk::take(const Change& change, Time now) {
   const std::lock_guard lock(mutex_);
   const Key key{change.notice.source, change.notice.id};
   if (change.what == Change::What::kOver) {
     standing_.erase(key);
-  } else {
-    standing_[key] = change.notice;
+    return;
   }
+  Notice notice = change.notice;
+  if (notice.kind == Kind::kReclaim) {
+    std::erase_if(standing_, [now](const auto& entry) {
+      const Notice& old = entry.second;
+      return old.kind == Kind::kReclaim && *old.deadline + kOutlived < now;
+    });
+    // Else it would be as far away at each look.
+    if (!notice.deadline) notice.deadline = now + kUnknownDeadline;
+  }
+  standing_[key] = std::move(notice);
+  if (standing_.size() > kMaxStanding) leave_one_out(now);
+}
+
+// The one that is named last.
+void Desk::leave_one_out(Time now) {
+  const auto last = std::max_element(
+      standing_.begin(), standing_.end(), [now](const auto& first, const auto& second) {
+        return comes_first(first.second.deadline.value_or(Time::max()),
+                           second.second.deadline.value_or(Time::max()), now);
+      });
+  standing_.erase(last);
 }
 
 MachineNotices Desk::look(bool safe, Time now) {

@@ -1,8 +1,9 @@
 // Where all watchers of a machine report, and what the checkpoint service is told of it.
 //
 // A reclaim, and a maintenance within kNear, make the machine go: the one with the earliest
-// deadline is named. A raised risk and a maintenance farther away do not: a checkpoint is asked
-// for, once each, and a line warns.
+// deadline that is still to come is named. If all have passed it is the last one: the machine was
+// spared, and a notice that is named anew would drain it twice. A raised risk and a maintenance
+// farther away do not make it go: a checkpoint is asked for, once each, and a line warns.
 #pragma once
 
 #include <map>
@@ -18,14 +19,21 @@
 namespace surefoot::notice {
 
 inline constexpr Duration kNear = std::chrono::minutes(5);
+// A machine that is still here so long after its deadline was spared; as the supervisor's
+// kOutlivedNotice.
+inline constexpr Duration kOutlived = std::chrono::minutes(2);
 
 // Pure. `standing`: every notice that has come and is not over. Of `checkpoint` nothing is said.
 [[nodiscard]] MachineNotices decide_notices(std::span<const Notice> standing, Time now);
 
-// For any threads; no call waits.
+// For any threads; no call waits. At most kMaxStanding notices are known: those whose deadline has
+// passed are left out first, then those whose deadline is farthest.
 class Desk {
  public:
-  void take(const Change& change);
+  static constexpr std::size_t kMaxStanding = 64;  // arbitrary; a machine has one or two
+  // A reclaim that comes ends those that were outlived, of any source: nothing else does, and when
+  // it is called off none of them may be named anew.
+  void take(const Change& change, Time now);
   // For the service, over and over. `safe`: the machine's workers are gone and its state is safe
   // elsewhere.
   [[nodiscard]] MachineNotices look(bool safe, Time now);
@@ -34,6 +42,7 @@ class Desk {
 
  private:
   using Key = std::pair<std::string, std::string>;  // source, id
+  void leave_one_out(Time now);
   mutable std::mutex mutex_;
   std::map<Key, Notice> standing_;
   std::set<Key> asked_;  // for which a checkpoint was asked

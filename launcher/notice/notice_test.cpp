@@ -1,6 +1,7 @@
 // The pure layers: times, payloads, what is new, and what follows from it.
 #include <gmock/gmock.h>
 
+#include "checkpoint/deadline.h"
 #include "launcher/notice/book.h"
 #include "launcher/notice/desk.h"
 #include "launcher/notice/payloads.h"
@@ -338,11 +339,66 @@ TEST(Desk, TheEarliestReclaimMakesTheMachineGo) {
   EXPECT_THAT(told.warnings, IsEmpty());
 }
 
+// Else the first notice that a machine has outlived would be the last one that it hears.
+TEST(Desk, ADeadlineThatHasPassedMasksNoneThatIsToCome) {
+  const std::vector<Notice> standing = {notice(Kind::kReclaim, 60s, "a"),
+                                        notice(Kind::kReclaim, 300s, "b"),
+                                        notice(Kind::kReclaim, 120s, "c")};
+  EXPECT_EQ(decide_notices(standing, kNow + 60s).leave->id, "a");
+  EXPECT_EQ(decide_notices(standing, kNow + 61s).leave->id, "c");
+  EXPECT_EQ(decide_notices(standing, kNow + 121s).leave->id, "b");
+  EXPECT_EQ(decide_notices(standing, kNow + 24h).leave->id, "b") << "and stays it";
+}
+
+TEST(Desk, AReclaimThatNamesNoTimeIsNotAsFarAwayForEver) {
+  Desk desk;
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, std::nullopt, "a")}, kNow);
+  EXPECT_EQ(desk.look(false, kNow + 10s).leave->deadline, kNow + kUnknownDeadline);
+}
+
+TEST(Desk, AReclaimThatComesEndsThoseThatWereOutlived) {
+  Desk desk;
+  Notice other = notice(Kind::kReclaim, 10s, "other");
+  other.source = "file";
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 10s, "old")}, kNow);
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 11s, "late")}, kNow);
+  desk.take({Change::What::kCame, other}, kNow);
+  const Time later = kNow + 11s + kOutlived;
+  desk.take({Change::What::kCame, notice(Kind::kRebalance, std::nullopt, "risk")}, later);
+  (void)desk.look(/*safe=*/true, later);
+  EXPECT_THAT(desk.safe_ids("aws"), ElementsAre("late", "old"));
+  EXPECT_THAT(desk.safe_ids("file"), ElementsAre("other"));
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 300s, "new")}, later);
+  EXPECT_EQ(desk.look(/*safe=*/true, later).leave->id, "new");
+  EXPECT_THAT(desk.safe_ids("aws"), ElementsAre("late", "new"));
+  EXPECT_THAT(desk.safe_ids("file"), IsEmpty());
+}
+
+// As POSTs of "0" would be, over and over.
+TEST(Desk, NoticesWithoutEndAreNotAllRemembered) {
+  Desk desk;
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 60s, "real")}, kNow);
+  for (int i = 0; i < 1000; ++i) {
+    const Notice passed = notice(Kind::kReclaim, i * 1ms, fmt::format("passed{}", i));
+    desk.take({Change::What::kCame, passed}, kNow + i * 1ms + 1ns);
+  }
+  EXPECT_EQ(desk.look(/*safe=*/true, kNow + 2s).leave->id, "real");
+  EXPECT_EQ(desk.safe_ids("aws").size(), Desk::kMaxStanding);
+  EXPECT_THAT(desk.safe_ids("aws"), testing::Contains("passed999"));
+  for (int i = 0; i < 1000; ++i) {
+    const Notice far = notice(Kind::kReclaim, 1h, fmt::format("far{}", i));
+    desk.take({Change::What::kCame, far}, kNow + 2s);
+  }
+  EXPECT_EQ(desk.look(/*safe=*/true, kNow + 2s).leave->id, "real");
+  EXPECT_EQ(desk.safe_ids("aws").size(), Desk::kMaxStanding);
+}
+
 TEST(Desk, AMaintenanceMakesTheMachineGoWhenItIsNear) {
   const std::vector<Notice> standing = {notice(Kind::kMaintenance, 301s, "a")};
   MachineNotices told = decide_notices(standing, kNow);
   EXPECT_FALSE(told.leave);
-  EXPECT_THAT(told.warnings, ElementsAre(HasSubstr("in 5 min")));
+  EXPECT_THAT(told.warnings, ElementsAre("aws: maintenance of this machine, what (a)"));
+  EXPECT_EQ(decide_notices(standing, kNow - 60s).warnings, told.warnings) << "said once";
   told = decide_notices(standing, kNow + 1s);
   EXPECT_TRUE(told.leave);
   EXPECT_THAT(told.warnings, IsEmpty());
@@ -353,7 +409,7 @@ TEST(Desk, AMaintenanceMakesTheMachineGoWhenItIsNear) {
 TEST(Desk, ARaisedRiskAsksForOneCheckpointAndWarnsForAsLongAsItStands) {
   Desk desk;
   EXPECT_FALSE(desk.look(false, kNow).checkpoint);
-  desk.take({Change::What::kCame, notice(Kind::kRebalance, std::nullopt, "r")});
+  desk.take({Change::What::kCame, notice(Kind::kRebalance, std::nullopt, "r")}, kNow);
   MachineNotices told = desk.look(false, kNow);
   EXPECT_TRUE(told.checkpoint);
   EXPECT_FALSE(told.leave);
@@ -361,25 +417,25 @@ TEST(Desk, ARaisedRiskAsksForOneCheckpointAndWarnsForAsLongAsItStands) {
   told = desk.look(false, kNow);
   EXPECT_FALSE(told.checkpoint);
   EXPECT_THAT(told.warnings, SizeIs(1));
-  desk.take({Change::What::kOver, notice(Kind::kRebalance, std::nullopt, "r")});
+  desk.take({Change::What::kOver, notice(Kind::kRebalance, std::nullopt, "r")}, kNow);
   EXPECT_THAT(desk.look(false, kNow).warnings, IsEmpty());
-  desk.take({Change::What::kCame, notice(Kind::kRebalance, std::nullopt, "r")});
+  desk.take({Change::What::kCame, notice(Kind::kRebalance, std::nullopt, "r")}, kNow);
   EXPECT_FALSE(desk.look(false, kNow).checkpoint) << "it has been asked for";
 }
 
 TEST(Desk, TellsTheSourceWhoseNoticeItIsThatTheStateIsSafe) {
   Desk desk;
-  desk.take({Change::What::kCame, notice(Kind::kReclaim, 60s, "a")});
+  desk.take({Change::What::kCame, notice(Kind::kReclaim, 60s, "a")}, kNow);
   Notice other = notice(Kind::kReclaim, 90s, "b");
   other.source = "azure";
-  desk.take({Change::What::kCame, other});
-  desk.take({Change::What::kCame, notice(Kind::kMaintenance, 24h, "far")});
+  desk.take({Change::What::kCame, other}, kNow);
+  desk.take({Change::What::kCame, notice(Kind::kMaintenance, 24h, "far")}, kNow);
   (void)desk.look(false, kNow);
   EXPECT_THAT(desk.safe_ids("aws"), IsEmpty());
   (void)desk.look(true, kNow);
   EXPECT_THAT(desk.safe_ids("aws"), ElementsAre("a"));
   EXPECT_THAT(desk.safe_ids("azure"), ElementsAre("b")) << "of any that make it go";
-  desk.take({Change::What::kOver, notice(Kind::kReclaim, 60s, "a")});
+  desk.take({Change::What::kOver, notice(Kind::kReclaim, 60s, "a")}, kNow);
   (void)desk.look(true, kNow);
   EXPECT_THAT(desk.safe_ids("aws"), IsEmpty());
 }

@@ -14,7 +14,8 @@ namespace surefoot::notice {
 namespace {
 
 constexpr std::size_t kLongestBody = 4096;
-constexpr int kThreads = 2;
+constexpr int kThreads = 8;                              // arbitrary; a connection holds one
+constexpr Duration kPatience = std::chrono::seconds(1);  // for each byte that is to come or go
 constexpr Duration kTryAgain = std::chrono::seconds(3);
 constexpr Duration kStopLook = std::chrono::milliseconds(20);
 constexpr int kBadRequest = 400;
@@ -47,9 +48,11 @@ void PostServer::State::set_up() {
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   });
   server.set_payload_max_length(kLongestBody);
-  server.set_read_timeout(std::chrono::seconds(1));
-  server.set_write_timeout(std::chrono::seconds(1));
+  server.set_read_timeout(kPatience);
+  server.set_write_timeout(kPatience);
   server.set_keep_alive_max_count(1);
+  // What httplib waits for the first byte of a connection too.
+  server.set_keep_alive_timeout(1);
   server.Post("/notice", [this](const httplib::Request& request, httplib::Response& response) {
     take(request, response);
   });
@@ -68,7 +71,7 @@ void PostServer::State::take(const httplib::Request& request, httplib::Response&
   // Between two POSTs nobody says anything.
   (void)book.take({"post", {}, {}}, at, wall);
   for (const Change& change : book.take({"post", reading.sightings, {}}, at, wall).changes) {
-    desk->take(change);
+    desk->take(change, at);
     spdlog::warn("notice from http, {}: this machine is taken in {:.1f} s ({})",
                  printable(request.remote_addr), seconds(*change.notice.deadline - at),
                  change.notice.id);

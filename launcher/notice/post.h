@@ -3,8 +3,9 @@
 //   POST /notice      body: empty, a number of seconds, or {"seconds": 30}      -> 200, 400
 //
 // Who reaches the address can make this machine leave the job, and nothing else; by default it is
-// this machine alone. At most 4 KiB are read. A POST while an earlier one stands is the same
-// notice: the earlier deadline counts.
+// this machine alone. At most 4 KiB of a body are read. Who says nothing for a second is hung up
+// on; who dribbles holds one of eight threads for as long (httplib has no limit for a whole
+// request). A POST while an earlier one stands is the same notice: the earlier deadline counts.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
 // The session token that aws (IMDSv2) and alibaba want with each question.
 //
-// Asked for when there is none, when half of its life is over, and after a 401. A service that
+// Asked for when there is none, when half of its life is over, and after a 401. One that could not
+// be renewed is good until its life is over; a new one is asked for every minute. A service that
 // gives none - an older one, one that answers something else, or a container from which the answer
 // does not come through - is asked without, and for a token again after some minutes or at a 401.
 #pragma once
@@ -31,6 +32,7 @@ class TokenAsker {
   std::string base_;
   TokenHeaders headers_;
   std::string token_;  // empty: there is none
+  Time expires_at_{};  // of the token
   std::optional<Time> renew_at_;
 };
 

@@ -64,6 +64,7 @@ Answer Watcher::State::ask(const Question& question) {
   request.headers = question.headers;
   request.body = std::as_bytes(std::span(question.body));
   request.into = body;
+  request.longest_text = body.size();
   const Duration patience = std::min(question.patience, pace.longest_patience);
   const Time deadline = now() + patience;
   request.deadline = deadline;
@@ -90,18 +91,19 @@ void Watcher::State::complain(const std::string& about, const std::string& kind,
 }
 
 void Watcher::State::report(const Finding& finding, Book& book) {
-  const std::string prefix = finding.about + ": ";
+  const Time at = now();
+  const News news = book.take(finding, at, wall_now());
   if (finding.trouble) {
     complain(finding.about, finding.trouble->kind, finding.trouble->message);
   } else {
+    const std::string prefix = finding.about + ": ";
     std::erase_if(complained, [&](const std::string& kind) {
-      return kind.starts_with(prefix) && kind != prefix + "past";
+      return kind.starts_with(prefix) && (news.ignored.empty() || kind != prefix + "past");
     });
   }
-  const News news = book.take(finding, now(), wall_now());
   for (const std::string& ignored : news.ignored) complain(finding.about, "past", ignored);
   for (const Change& change : news.changes) {
-    desk->take(change);
+    desk->take(change, at);
     if (change.what == Change::What::kOver) {
       spdlog::info("notice from {}: over ({})", name, change.notice.id);
     } else {
