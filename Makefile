@@ -2,7 +2,7 @@
 #   make run    install what is missing, build, fetch the example's data, train, kill a worker, go on
 #   make spot   a job over four machines made on this one, which are lost and come back
 #   make test   the same preparation, then every test that needs no GPU
-.PHONY: run spot test build packages bundle sanitize fuzz format bench clean
+.PHONY: run spot test formatted build packages bundle sanitize fuzz format bench clean
 
 JOBS ?= $(shell nproc)
 
@@ -10,6 +10,7 @@ run: build
 	@examples/dictionary-gpt/demo.sh
 
 spot: build
+	@tools/install_packages.sh spot
 	@examples/spot-cluster/demo.sh
 
 build: packages build/release/build.ninja
@@ -25,12 +26,16 @@ packages:
 build/release/build.ninja:
 	@cmake --preset release -Wno-dev --log-level=WARNING >/dev/null
 
-test: build
-	@tools/install_packages.sh test
+test: formatted build
+	@tools/install_packages.sh spot
 	@tools/install_python.sh
-	@tools/check_format.sh
 	@examples/fetch_data.sh
 	@ctest --test-dir build/release --output-on-failure --label-exclude gpu --no-tests=error
+
+# Before the build, which takes longer.
+formatted:
+	@tools/install_packages.sh test
+	@tools/check_format.sh
 
 # Everything that links neither MPI nor libtorch, under AddressSanitizer + UBSan and under ThreadSanitizer.
 sanitize: packages

@@ -13,25 +13,11 @@
 #include <random>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/testing/temporary_folder.h"
 
 namespace surefoot {
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "surefoot-test-XXXXXX").string();
-    SUREFOOT_CHECK(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using surefoot::testing::TemporaryFolder;
 
 inline ArenaSpec test_spec(std::int64_t state_bytes) {
   ArenaSpec spec;
@@ -101,5 +87,19 @@ inline int wait_for(pid_t child) {
   ::waitpid(child, &status, 0);
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
+
+class ArenaTest : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kStateBytes = 2 * kChunkBytes + 5000;
+  void SetUp() override {
+    folder_ = temporary_.path() / "surefoot-x";
+    auto made = Arena::create(folder_, test_spec(kStateBytes));
+    ASSERT_TRUE(made) << made.error().message;
+    arena_ = std::move(*made);
+  }
+  TemporaryFolder temporary_;
+  std::filesystem::path folder_;
+  std::unique_ptr<Arena> arena_;
+};
 
 }  // namespace surefoot

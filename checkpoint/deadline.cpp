@@ -16,8 +16,7 @@ constexpr Duration kPerCheckpoint = std::chrono::milliseconds(500);
 
 Duration time_for(double bytes, double bytes_per_second) {
   const double value = kMargin * std::max(0.0, bytes) / bytes_per_second;
-  return kPerCheckpoint +
-         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(value, 1e9)));
+  return kPerCheckpoint + from_seconds(std::min(value, 1e9));
 }
 
 }  // namespace

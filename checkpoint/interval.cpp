@@ -8,8 +8,6 @@
 namespace surefoot {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-
 constexpr Duration kPriorWatched = std::chrono::hours(24);
 constexpr double kPriorLosses = 1;
 
@@ -18,10 +16,6 @@ constexpr std::size_t kUploadsKept = 9;
 constexpr std::size_t kStepsKept = 4096;  // as many as an arena's ring of records
 constexpr std::size_t kQuietSteps = 5;    // fewer say nothing about a step's time
 constexpr std::size_t kUploadsWaiting = 16;
-
-Duration from_seconds(double value) {
-  return std::chrono::duration_cast<Duration>(Seconds(value));
-}
 
 template <class T>
 T median_of(std::vector<T> values) {

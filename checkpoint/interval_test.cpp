@@ -46,10 +46,7 @@ TEST(Interval, IsTheBestOfItsNeighbours) {
   for (const double cost : {0.1, 5.0, 60.0, 300.0}) {
     for (const double mean : {900.0, 3600.0, 86400.0}) {
       if (cost > mean / 2) continue;
-      const auto as_duration = [](double value) {
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-      };
-      const double best = seconds(daly_optimum(as_duration(cost), as_duration(mean)));
+      const double best = seconds(daly_optimum(from_seconds(cost), from_seconds(mean)));
       for (const double factor : {0.5, 0.8, 0.95, 1.05, 1.25, 2.0})
         EXPECT_LE(waste(best, cost, mean), waste(best * factor, cost, mean) * 1.0005)
             << cost << " " << mean << " " << factor;

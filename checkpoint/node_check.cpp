@@ -253,8 +253,7 @@ void look_at_machine(const std::filesystem::path& arena_folder, service::CheckRe
 
 service::CheckReply check_node(const service::Check& request, const NodeTools& tools) {
   const double seconds = request.seconds() > 0 ? std::min(request.seconds(), kLongest) : 0;
-  const Time deadline =
-      now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  const Time deadline = now() + from_seconds(seconds);
   service::CheckReply reply;
   Connections connections(request);
   std::optional<Describing> describing;

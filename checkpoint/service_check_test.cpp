@@ -14,7 +14,7 @@
 namespace surefoot {
 namespace {
 
-class CheckTest : public testing::Test {
+class CheckTest : public ::testing::Test {
  protected:
   CheckTest() { std::filesystem::create_directories(folder_.path() / "shm"); }
 

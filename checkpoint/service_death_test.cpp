@@ -40,7 +40,7 @@ class DeathTest : public ServiceTest {
   }
   void SetUp() override {
     ServiceTest::SetUp();
-    launch_.program = std::filesystem::path(std::getenv("SUREFOOT_BIN")) / "faulty_node";
+    launch_.program = programs_folder() / "faulty_node";
     points_ = folder_.path() / "points";
     failing_ = folder_.path() / "failing";
     set("FAULTY_POINTS", points_.string());

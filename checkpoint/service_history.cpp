@@ -66,8 +66,7 @@ Result<ServiceHistory> parse_service_history(std::string_view text) {
       std::all_of(object["checkpoints"].begin(), object["checkpoints"].end(), is_checkpoint);
   if (!good) return error(Code::kCorrupt, "this is not what a service remembers of its job");
   ServiceHistory history;
-  history.losses.watched = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(object["watched_seconds"].get<double>()));
+  history.losses.watched = from_seconds(object["watched_seconds"].get<double>());
   history.losses.losses = object["losses"].get<int>();
   history.arena_open = object["arena_open"].get<bool>();
   for (const json& entry : object["checkpoints"]) {

@@ -8,6 +8,7 @@
 #include "checkpoint/service_client.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/store/file/file_store.h"
+#include "common/test_paths.h"
 
 namespace surefoot {
 
@@ -40,10 +41,10 @@ bool eventually(const Predicate& predicate, Duration patience = kPatience) {
   return predicate();
 }
 
-class ServiceTest : public testing::Test {
+class ServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    launch_.program = std::filesystem::path(std::getenv("SUREFOOT_BIN")) / "surefoot-node";
+    launch_.program = programs_folder() / "surefoot-node";
     launch_.job_file = folder_.path() / "job.yaml";
     launch_.job_directory = folder_.path() / "run";
     std::filesystem::create_directories(launch_.job_directory);

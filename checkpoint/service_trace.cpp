@@ -42,8 +42,7 @@ void ServiceImpl::trace(const Peer& peer, const service::Trace& request) {
   }
   const double patience = std::clamp(request.seconds(), 0.0, kLongest);
   log_thread_.start([this, peer, traced, patience]() -> WorkThread::Outcome {
-    const Time deadline =
-        now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(patience));
+    const Time deadline = now() + from_seconds(patience);
     service::Reply message;
     message.mutable_trace()->set_text(as_utf8(trace_processes(traced, deadline)));
     return [this, peer, message = std::move(message)] { reply(peer, message); };

@@ -68,8 +68,7 @@ void ServiceImpl::notice(const Peer& peer, const service::Notice& notice) {
     return reply(peer, error(Code::kInvalid, "a notice has a deadline in seconds"));
   // A supervisor's word about a notice that has come here already: still the same one.
   const bool known = departure_ && notice.source().empty() && notice.id().empty();
-  depart(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(left)),
-         notice.everyone(), known ? departure_->source : notice.source(),
+  depart(from_seconds(left), notice.everyone(), known ? departure_->source : notice.source(),
          known ? departure_->id : notice.id());
   done(peer);
 }

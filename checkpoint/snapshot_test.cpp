@@ -159,7 +159,7 @@ int run_rank(Arena& arena, Attempt attempt, int rank, int ranks, std::optional<i
   return 0;
 }
 
-class SnapshotTest : public testing::Test {
+class SnapshotTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto made = Arena::create(temporary_.path() / "surefoot-x", test_spec(kStateBytes));

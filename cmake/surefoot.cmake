@@ -36,5 +36,5 @@ function(surefoot_test name)
     set(ARG_PROCS 1)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCS}
-                       ENVIRONMENT "SUREFOOT_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};SUREFOOT_SOURCE=${CMAKE_SOURCE_DIR};${ARG_ENV}")
+                       ENVIRONMENT "SUREFOOT_SOURCE=${CMAKE_SOURCE_DIR};${ARG_ENV}")
 endfunction()

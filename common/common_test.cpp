@@ -2,9 +2,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
+#include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/ids.h"
@@ -123,6 +126,17 @@ TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {
   EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").empty());
   ASSERT_TRUE(end_processes(found, now() + 5s));
   EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").empty());
+}
+
+TEST(Clock, MakesADurationOfAnyNumber) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(from_seconds(1.5), 1500ms);
+  EXPECT_EQ(from_seconds(-2), -2s);
+  EXPECT_EQ(from_seconds(std::nan("")), 0s);
+  const double infinite = std::numeric_limits<double>::infinity();
+  EXPECT_GT(from_seconds(infinite), std::chrono::years(200));
+  EXPECT_GT(now() + from_seconds(infinite), now());
+  EXPECT_LT(now() + from_seconds(-infinite), now());
 }
 
 TEST(Process, ChildInheritsNoDescriptorAndSeesItsEnvironment) {

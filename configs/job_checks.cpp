@@ -9,6 +9,7 @@
 
 #include "configs/job.h"
 #include "configs/machines.h"
+#include "configs/notices.h"
 #include "configs/store_url.h"
 #include "configs/units.h"
 
@@ -186,6 +187,24 @@ void check_checkpoint(const config::Checkpoint& checkpoint, Checker& check) {
       quote(text));
 }
 
+void check_notices(const config::Recovery& recovery, Checker& check) {
+  const auto named = [&](int source) {
+    return std::find(recovery.notices().begin(), recovery.notices().end(), source) !=
+           recovery.notices().end();
+  };
+  check.require(!named(config::Recovery::file) || !recovery.notice_file().empty(),
+                {"recovery.notices"},
+                "found file without a recovery.notice_file, allowed are both or neither");
+  const auto listen = parse_listen(recovery.notice_listen());
+  check.require(listen.has_value(), {"recovery.notice_listen"}, "found {}, {}",
+                quote(recovery.notice_listen()), listen ? "" : listen.error().message);
+  for (const std::string& entry : recovery.notice_endpoints()) {
+    const auto endpoint = parse_notice_endpoint(entry);
+    check.require(endpoint.has_value(), {"recovery.notice_endpoints"}, "found {}, {}", quote(entry),
+                  endpoint ? "" : endpoint.error().message);
+  }
+}
+
 // Nothing, or what is wrong with a file that must be read.
 std::string fault_of_file(const std::string& path) {
   std::error_code code;
@@ -238,6 +257,7 @@ void check_combinations(const config::Job& job, Reading& reading) {
   check_workers(job, check);
   check_machines(job.resources(), check);
   check_checkpoint(job.checkpoint(), check);
+  check_notices(job.recovery(), check);
 }
 
 void check_data_files(const config::Job& job, Reading& reading) {

@@ -208,6 +208,12 @@ const std::vector<Case> kCases = {
      "checkpoint.s3.endpoint", 11, 38, "http://minio:9000", "allow_http"},
     {"PartsThatAreTooSmall", with_line(11, "checkpoint: {s3: {part_size: 1MiB}}"),
      "checkpoint.s3.part_size", 11, 30, "1MiB", "8MiB"},
+    {"NoticesOfAFileWithoutOne", with_line(11, "recovery: {notices: [file]}"), "recovery.notices",
+     11, 12, "file", "notice_file"},
+    {"NoticesTakenAtNoAddress", with_line(11, "recovery: {notice_listen: here}"),
+     "recovery.notice_listen", 11, 12, "here", "ADDRESS:PORT"},
+    {"NoticesOfNoCloud", with_line(11, "recovery: {notice_endpoints: [\"moon=http://x\"]}"),
+     "recovery.notice_endpoints", 11, 12, "moon", "SOURCE=URL"},
     // Files
     {"MissingFile", with_line(3, "data: {kind: text, path: gone.txt}"), "data.path", 3, 20,
      "does not exist", "job file's folder"},

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
 
+#include "common/test_paths.h"
 #include "configs/job_for_test.h"
 
 namespace surefoot {
@@ -279,11 +280,9 @@ TEST_F(JobFile, IsEqualAfterBeingWrittenAndReadBackFromAnotherFolder) {
 }
 
 TEST_F(JobFile, OfEveryExampleIsRight) {
-  const char* source = std::getenv("SUREFOOT_SOURCE");
-  ASSERT_NE(source, nullptr);
   int count = 0;
   for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(std::filesystem::path(source) / "examples")) {
+       std::filesystem::recursive_directory_iterator(source_folder() / "examples")) {
     if (entry.path().extension() != ".yaml") continue;
     ++count;
     const LoadOutcome outcome = load_job(entry.path(), {.check_files = false});

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/file.h"
+#include "common/test_paths.h"
 #include "configs/job_for_test.h"
 #include "configs/reader.h"
 #include "configs/suggest.h"
@@ -160,9 +161,7 @@ TEST(JsonSchema, TiesKeysToTheirKind) {
 }
 
 TEST(ReferencePage, IsTheOneInTheDocs) {
-  const char* source = std::getenv("SUREFOOT_SOURCE");
-  ASSERT_NE(source, nullptr);
-  const Result<std::string> page = read_file(std::filesystem::path(source) / "docs/job-file.md");
+  const Result<std::string> page = read_file(source_folder() / "docs/job-file.md");
   ASSERT_TRUE(page) << page.error().message;
   EXPECT_EQ(*page, reference_page())
       << "make it anew: build/release/bin/surefoot-reference > docs/job-file.md";

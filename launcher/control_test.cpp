@@ -69,6 +69,10 @@ class Control : public testing::Test {
     EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     return fd;
   }
+  [[nodiscard]] static bool is_cut_off(const Fd& fd) {
+    pollfd one{fd.get(), POLLIN, 0};
+    return ::poll(&one, 1, 0) != 0;
+  }
   // Until the other side closes.
   static std::string rest_of(const Fd& fd) {
     std::string text;
@@ -147,8 +151,21 @@ TEST_F(Control, ServesOthersWhileManyClientsSayNothingAndCutsThoseOff) {
   std::vector<Fd> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(connect());
   EXPECT_TRUE(ask({{"ask", "status"}}));
+  for (const Fd& fd : silent)
+    EXPECT_FALSE(is_cut_off(fd)) << "it was served while they said nothing";
   for (const Fd& fd : silent) EXPECT_EQ(rest_of(fd), "");
   EXPECT_EQ(asked_, 1) << "the loop hears of whole requests only";
+}
+
+TEST_F(Control, ServesThirtyTwoAtOnceAndTheOthersWhenTheirTurnComes) {
+  open();
+  run_loop();
+  std::vector<Fd> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(connect());
+  const auto reply = ask({{"ask", "status"}});
+  EXPECT_TRUE(reply) << reply.error().message;
+  for (const Fd& fd : silent) EXPECT_EQ(rest_of(fd), "");
+  EXPECT_EQ(asked_, 1);
 }
 
 TEST_F(Control, RefusesWhatIsNoRequestAndGoesOn) {

@@ -1,11 +1,12 @@
 // The supervisor of one job as it runs: feeds the core (supervisor.h) with what happens and
 // performs what it decides.
 //
-// One loop on the caller's thread: asks the service ten times a second (fifty times until an
-// attempt has done its first step, so that the phases of a recovery are known), takes signals
+// One loop on the caller's thread: takes what the threads have found from one inbox, takes signals
 // (SIGINT, SIGTERM, SIGHUP: drain, then end, then leave; SIGUSR1: cancel), waits for mpirun, writes
-// metrics and progress. What takes long is done on threads of machines.h. Decisions are
-// journalled before they are performed.
+// metrics and progress. A thread for each machine asks its service ten times a second (fifty times
+// until an attempt has done its first step, so that the phases of a recovery are known;
+// service_watch.h); what takes long is done on threads of machines.h. Decisions are journalled
+// before they are performed.
 //
 // Signals: block_signals() must be called before any thread is made.
 #pragma once

@@ -118,8 +118,7 @@ void Driver::take_metrics(core::NodeId node, const std::vector<MetricRecord>& me
 }
 
 void Driver::take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at) {
-  const Time leaves = at + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-                               std::clamp(notice.seconds_left(), -1e6, 1e6)));
+  const Time leaves = at + from_seconds(std::clamp(notice.seconds_left(), -1e6, 1e6));
   const auto told = notices_.find(node);
   if (told != notices_.end() && std::chrono::abs(told->second - leaves) < kNoticeChange) return;
   notices_[node] = leaves;

@@ -15,6 +15,7 @@
 #include "common/digest.h"
 #include "common/file.h"
 #include "common/process.h"
+#include "common/test_paths.h"
 #include "launcher/metrics/metrics.h"
 
 namespace surefoot {
@@ -68,7 +69,7 @@ class Run : public ::testing::Test {
     char name[] = "/tmp/surefoot-driver-XXXXXX";
     ASSERT_NE(::mkdtemp(name), nullptr);
     root_ = name;
-    const fs::path bin = ::getenv("SUREFOOT_BIN");
+    const fs::path bin = programs_folder();
     fs::create_directories(root_ / "bin");
     // Copies, since a program finds its sisters in the folder of its real file.
     for (const auto& [from, to] : {std::pair{"surefoot", "surefoot"},
@@ -128,7 +129,22 @@ class Run : public ::testing::Test {
     return surefoot(std::move(more), environment);
   }
 
-  Ran ask(std::vector<std::string> words);
+  // Beside the one that runs.
+  Ran ask(std::vector<std::string> words) {
+    SpawnOptions options;
+    words.insert(words.begin(), (root_ / "bin/surefoot").string());
+    options.argv = std::move(words);
+    options.directory = root_.string();
+    options.output = (root_ / "asked").string();
+    fs::remove(options.output);
+    auto asked = spawn(options);
+    EXPECT_TRUE(asked);
+    std::optional<ExitStatus> exit;
+    while (!(exit = poll_exit(*asked))) ::usleep(1000);
+    Ran ran{exit->code, *read_file(options.output), {}};
+    ran.object = json::parse(ran.output, nullptr, false);
+    return ran;
+  }
 
   [[nodiscard]] std::vector<MetricRecord> metrics() const {
     auto text = read_file(directory() / "metrics/metrics.jsonl");
@@ -304,15 +320,9 @@ TEST_F(Run, IsCancelledWhileItRunsAndWhenItsSupervisorIsGone) {
 TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
   await_step(4);
-  SpawnOptions status;
-  status.argv = {(root_ / "bin/surefoot").string(), "status", "--json"};
-  status.directory = root_.string();
-  status.output = (root_ / "status").string();
-  auto asked = spawn(status);
-  ASSERT_TRUE(asked);
-  while (!poll_exit(*asked)) ::usleep(1000);
-  const json object = json::parse(*read_file(root_ / "status"), nullptr, false);
-  ASSERT_TRUE(object.is_object()) << *read_file(root_ / "status");
+  const Ran status = ask({"status", "--json"});
+  const json& object = status.object;
+  ASSERT_TRUE(object.is_object()) << status.output;
   EXPECT_EQ(object["state"], "running");
   EXPECT_GE(object["steps"], 4);
   EXPECT_EQ(object["service"]["ranks"].size(), 2u);
@@ -339,25 +349,8 @@ TEST_F(Run, HasItsStatusLogsAndCheckpointsReadByOtherVerbs) {
   EXPECT_EQ(surefoot({"logs", "--attempt", "7"}).code, 66);
 }
 
-// Beside the one that runs.
-Ran Run::ask(std::vector<std::string> words) {
-  SpawnOptions options;
-  words.insert(words.begin(), (root_ / "bin/surefoot").string());
-  options.argv = std::move(words);
-  options.directory = root_.string();
-  options.output = (root_ / "asked").string();
-  fs::remove(options.output);
-  auto asked = spawn(options);
-  EXPECT_TRUE(asked);
-  std::optional<ExitStatus> exit;
-  while (!(exit = poll_exit(*asked))) ::usleep(1000);
-  Ran ran{exit->code, *read_file(options.output), {}};
-  ran.object = json::parse(ran.output, nullptr, false);
-  return ran;
-}
-
 TEST_F(Run, IsDrainedByTheNameOfItsMachineAndNodesSaysHowThatStands) {
-  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=300"});
   await_step(3);
   const Ran nodes = ask({"nodes", "--json"});
   EXPECT_EQ(nodes.code, 0);
@@ -414,20 +407,12 @@ TEST_F(Run, FollowsTheLogsOfOneAttemptAfterTheOther) {
 }
 
 TEST_F(Run, RefusesTheSameJobASecondTimeAndNamesTheFirst) {
-  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=30"});
+  const ProcessId running = start({"run", "job.yaml", "--json"}, {"FAKE_STEP_MS=100"});
   await_step(4);
   for (const char* verb : {"run", "resume"}) {
-    SpawnOptions again;
-    again.argv = {(root_ / "bin/surefoot").string(), verb, "job.yaml"};
-    again.directory = root_.string();
-    again.output = (root_ / verb).string();
-    auto second = spawn(again);
-    ASSERT_TRUE(second);
-    std::optional<ExitStatus> exit;
-    while (!(exit = poll_exit(*second))) ::usleep(1000);
-    EXPECT_EQ(exit->code, 75);
-    EXPECT_THAT(*read_file(again.output),
-                HasSubstr(fmt::format("runs already: pid {}", running.pid)));
+    const Ran second = ask({verb, "job.yaml"});
+    EXPECT_EQ(second.code, 75);
+    EXPECT_THAT(second.output, HasSubstr(fmt::format("runs already: pid {}", running.pid)));
   }
   expect_whole(wait(running));
 }

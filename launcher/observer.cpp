@@ -20,8 +20,9 @@ Phase phase_of(const service::RankStatus& rank) {
   return phase_named(rank.phase()).value_or(Phase::kStarting);
 }
 
-Duration from_seconds(double value) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::max(value, 0.0)));
+// What a service tells of the past lies in the past.
+Duration ago(double value) {
+  return from_seconds(std::max(value, 0.0));
 }
 
 // The number that follows `before`, from `at` on.
@@ -181,7 +182,7 @@ supervisor::GangExited gang_exited(const GangEndFacts& facts) {
     exited.culprit =
         culprit_of(facts, line != nullptr ? line->rank() : -1, line, exited.code, exited.signal);
   }
-  if (line != nullptr) exited.died = facts.at - from_seconds(line->seconds_in_phase());
+  if (line != nullptr) exited.died = facts.at - ago(line->seconds_in_phase());
   return exited;
 }
 
@@ -240,7 +241,7 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
     since_change = any ? std::min(since_change, rank.seconds_in_phase()) : rank.seconds_in_phase();
     any = true;
   }
-  const Time changed = at - from_seconds(since_change);
+  const Time changed = at - ago(since_change);
 
   // A step that is finished was reached through stepping, also when the gang has gone on since.
   const bool stepped = std::any_of(
@@ -253,7 +254,7 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
       double spent = 0;
       for (const double phase : record.phase_seconds()) spent += phase;
       if (record.attempt() == attempt_.value && record.step() > 0)
-        when = std::min(when, at - from_seconds(record.age_seconds() + spent));
+        when = std::min(when, at - ago(record.age_seconds() + spent));
     }
     reach(Stage::kStepping, when, at, events);
   } else if (stage && *stage <= Stage::kStepping) {
@@ -268,9 +269,8 @@ std::vector<Event> Observer::observe(const service::StatusReply& status, bool wo
     const auto snapshot = static_cast<int>(Phase::kSnapshot);
     const double exposed =
         record.phase_seconds_size() > snapshot ? record.phase_seconds(snapshot) : 0;
-    events.push_back(
-        {at, supervisor::StepFinished{attempt_, newest_, at - from_seconds(record.age_seconds()),
-                                      from_seconds(exposed)}});
+    events.push_back({at, supervisor::StepFinished{attempt_, newest_,
+                                                   at - ago(record.age_seconds()), ago(exposed)}});
   }
   if (stage && *stage > Stage::kStepping) reach(*stage, changed, at, events);
   return events;

@@ -37,7 +37,7 @@ Result<core::NoticeReceived> notice_asked_for(const nlohmann::json& request,
   const auto left = request.find("seconds");
   if (left != request.end() && left->is_number()) {
     const double in = std::clamp(left->get<double>(), 0.0, kLongestNotice);
-    notice.leaves = at + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(in));
+    notice.leaves = at + from_seconds(in);
   }
   return notice;
 }

@@ -15,6 +15,7 @@
 #include <map>
 #include <sstream>
 
+#include "common/test_paths.h"
 #include "launcher/supervisor.h"
 
 namespace surefoot::supervisor {
@@ -282,8 +283,7 @@ std::string told_anew(std::istream& in) {
 }
 
 std::filesystem::path folder() {
-  const char* source = std::getenv("SUREFOOT_SOURCE");
-  return std::filesystem::path(source != nullptr ? source : ".") / "launcher" / "testdata";
+  return source_folder() / "launcher" / "testdata";
 }
 
 TEST(SupervisorScripts, TellWhatTheFilesSay) {

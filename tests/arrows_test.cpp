@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "common/test_paths.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,9 +101,7 @@ std::vector<std::string> violations(const std::vector<Include>& includes) {
 }
 
 TEST(Arrows, HoldInEveryFileOfTheProject) {
-  const char* root = std::getenv("SUREFOOT_SOURCE");
-  ASSERT_NE(root, nullptr);
-  const auto includes = includes_of(root);
+  const auto includes = includes_of(surefoot::source_folder());
   ASSERT_GT(includes.size(), 100u);
   for (const std::string& violation : violations(includes)) ADD_FAILURE() << violation;
 }

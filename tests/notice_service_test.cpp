@@ -4,14 +4,15 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/service_test_util.h"
+#include "common/test_paths.h"
 #include "launcher/notice/testing/mock_metadata.h"
 #include "tests/cluster/cluster.h"
 
 namespace surefoot::notice {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 WallTime wall_in(Duration in) {
   return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now() + in);
@@ -192,7 +193,7 @@ TEST_F(NoticeTest, AJobThatNamesNoFileForThemIsRefused) {
 TEST(NoticeHost, HearsFromTheCloudsOwnAddresses) {
   if (const std::string why = cluster::cluster_unavailable(); !why.empty()) GTEST_SKIP() << why;
   const TemporaryFolder folder;
-  const std::string bin = std::getenv("SUREFOOT_BIN");
+  const std::string bin = programs_folder().string();
   const std::string file = (folder.path() / "notice").string();
   auto made = cluster::Cluster::start({1, {folder.path().string(), bin}});
   ASSERT_TRUE(made) << made.error().message;

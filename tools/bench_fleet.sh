@@ -37,7 +37,16 @@ fields() { sed -n 's/.*"attempt":\([0-9]*\),.*"samples_per_second":\([0-9.e+]*\)
 whole() {  # until all three machines take part and have finished a step
   again "on 3 machines" "$1"
   attempt="$(sed -n 's/.*attempt \([0-9]*\): starting . workers on 3 machines.*/\1/p' "$log" | tail -n 1)"
-  until [ "$(newest | cut -d' ' -f1)" = "$attempt" ]; do sleep 0.1; done
+  tries=0
+  until [ "$(newest | cut -d' ' -f1)" = "$attempt" ]; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 600 ] || [ -e "$work/over" ]; then
+      echo "attempt $attempt makes no step:" >&2
+      tail -n 20 "$log" >&2
+      exit 1
+    fi
+    sleep 0.1
+  done
   sleep 3  # so that the step's time is that of a running gang
 }
 

@@ -40,16 +40,18 @@ fi
 is_elf() { [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
 for file in $(find "$root/bin" "$root/openmpi" -type f); do
   if is_elf "$file"; then ldd "$file"; fi
-done | awk '/not found/ {print "a library is missing: " $1 > "/dev/stderr"; missing = 1}
-            $2 == "=>" && $3 ~ /^\// {print $1, $3} END {exit missing}' | sort -u |
-  while read -r name path; do
-    case $name in
-      ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | libutil.so* | libanl.so* | \
-        libmvec.so* | libnss_* | libcuda* | libcublas* | libcudnn* | libcufft* | libcupti* | libcurand* | \
-        libcusolver* | libcusparse* | libnvidia* | libnvrtc* | libnvToolsExt* | libnvJitLink* | libnccl*) ;;
-      *) cp -L "$path" "$root/lib/$name" ;;
-    esac
-  done
+done >"$root/needs"
+# Through files: a failure within a pipeline would be lost.
+awk '/not found/ {print "a library is missing: " $1 > "/dev/stderr"; missing = 1}
+     $2 == "=>" && $3 ~ /^\// {print $1, $3} END {exit missing}' "$root/needs" >"$root/libraries"
+while read -r name path; do
+  case $name in
+    ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | libutil.so* | libanl.so* | \
+      libmvec.so* | libnss_* | libcuda* | libcublas* | libcudnn* | libcufft* | libcupti* | libcurand* | \
+      libcusolver* | libcusparse* | libnvidia* | libnvrtc* | libnvToolsExt* | libnvJitLink* | libnccl*) ;;
+    *) [ -e "$root/lib/$name" ] || cp -L "$path" "$root/lib/$name" ;;
+  esac
+done <"$root/libraries"
 
 for program in orted mpirun; do
   cat >"$root/bin/$program" <<'END'

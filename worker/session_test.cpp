@@ -10,6 +10,7 @@
 #include "checkpoint/service_test_util.h"
 #include "collectives/local/local_communicator.h"
 #include "collectives/testing/reducer_check.h"
+#include "common/test_paths.h"
 #include "configs/job.h"
 
 namespace surefoot {
@@ -45,7 +46,7 @@ class SessionTest : public ::testing::Test {
   Node make_node(int number) {
     Node node;
     const auto shm = folder_.path() / std::to_string(number);
-    node.launch.program = std::filesystem::path(std::getenv("SUREFOOT_BIN")) / "surefoot-node";
+    node.launch.program = programs_folder() / "surefoot-node";
     node.launch.job_file = folder_.path() / fmt::format("job-{}.yaml", number);
     node.launch.job_directory = directory_;
     std::ofstream(node.launch.job_file)

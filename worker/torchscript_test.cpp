@@ -8,6 +8,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "common/test_paths.h"
 #include "worker/model_test_util.h"
 #include "worker/torch_compat.h"
 
@@ -247,7 +248,7 @@ TEST_F(TorchScript, AModuleWithNothingToTrainIsRefused) {
 
 TEST_F(TorchScript, TheModuleOfTheExampleTrains) {
   const std::string path = (folder_ / "example.pt").string();
-  const std::string program = std::string(std::getenv("SUREFOOT_BIN")) + "/surefoot-make-module";
+  const std::string program = (programs_folder() / "surefoot-make-module").string();
   ASSERT_EQ(std::system((program + " " + path).c_str()), 0);
   config::Job job = job_of(config::Model::torchscript);
   job.mutable_model()->set_path(path);

@@ -24,15 +24,15 @@ again() {
 }
 fewer() { say "the job was done before the rest could be shown; give it more steps: demo.sh --set train.max_steps=1000"; }
 
-trap 'on down 2>/dev/null || true; rm -f "$log" "$log.over"' EXIT
+trap 'on down 2>/dev/null || true; rm -f "$log" "$log.over" "$log.done"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$here/runs"
-rm -f "$log.over"
+rm -f "$log.over" "$log.done"
 : >"$log"
 if ! "$bin/surefoot-cluster" --cluster "$cluster" up 5 --share "$root"; then
   cat >&2 <<'TEXT'
 
-This machine does not let us make machines of namespaces. They need root, Linux namespaces and /dev/net/tun:
+This machine does not let us make machines of namespaces; the line above says why. They need root, Linux namespaces, /dev/net/tun and sshd:
   on a machine of your own    sudo examples/spot-cluster/demo.sh
   in a container              docker run --privileged --device /dev/net/tun ...
 Nothing else in the project needs them but the tests that use such machines, which are skipped. The same job runs on real machines
@@ -75,8 +75,9 @@ show() {
   on reboot host2
   again "back at work" "$seen"
 }
-show || fewer
+shown=yes
+show || shown=no
 wait "$screen"
 [ -e "$log.done" ] || exit 1
-rm -f "$log.done"
+[ $shown = yes ] || fewer
 say "the same weights come from one worker alone: $bin/surefoot run $here/job.yaml --dir /tmp/alone"

@@ -11,6 +11,7 @@
 
 #include "checkpoint/arena.h"
 #include "common/file.h"
+#include "common/test_paths.h"
 #include "configs/job_directory.h"
 #include "launcher/nodes/bundle.h"
 #include "launcher/nodes/network.h"
@@ -169,7 +170,7 @@ class FakeSsh : public testing::Test {
     settings_.keys = *make_service_keys(root_ / "service.keys");
     settings_.directory = root_ / "there" / "run";
     settings_.arena_folder = arena_folder((root_ / "shm").string(), settings_.job_id);
-    settings_.programs = std::getenv("SUREFOOT_BIN");
+    settings_.programs = programs_folder();
     // Notes its arguments and environment, then runs the last argument as sshd would.
     settings_.ssh = ssh("shift $(($# - 1)); exec /bin/sh -c \"$1\"");
   }

@@ -52,10 +52,6 @@ bool same_name(std::string_view a, std::string_view b) {
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
-Duration from_seconds(double value) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-}
-
 bool names(const json& event, std::string_view machine) {
   const auto resources = event.find("Resources");
   if (resources == event.end() || !resources->is_array()) return false;

@@ -21,24 +21,6 @@ constexpr int kBadRequest = 400;
 
 }  // namespace
 
-Result<ListenAddress> parse_listen(const std::string& text) {
-  const auto colon = text.rfind(':');
-  ListenAddress address;
-  bool fits = colon != std::string::npos && colon > 0 && colon + 1 < text.size() &&
-              text.size() - colon <= 6;
-  for (std::size_t i = colon + 1; fits && i < text.size(); ++i) {
-    fits = text[i] >= '0' && text[i] <= '9';
-    if (fits) address.port = address.port * 10 + (text[i] - '0');
-  }
-  if (!fits || address.port > 65535)
-    return error(Code::kInvalid, "recovery.notice_listen: found \"{}\", allowed is ADDRESS:PORT",
-                 printable(text));
-  address.host = text.substr(0, colon);
-  if (address.host.starts_with('[') && address.host.ends_with(']'))
-    address.host = address.host.substr(1, address.host.size() - 2);
-  return address;
-}
-
 struct PostServer::State {
   ListenAddress address;
   Duration lead;

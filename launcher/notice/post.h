@@ -10,16 +10,10 @@
 #include <memory>
 #include <string>
 
+#include "configs/notices.h"
 #include "launcher/notice/desk.h"
 
 namespace surefoot::notice {
-
-struct ListenAddress {
-  std::string host;
-  int port = 0;  // 0: the system chooses
-};
-// "127.0.0.1:8080", "[::1]:0". kInvalid: it is none.
-[[nodiscard]] Result<ListenAddress> parse_listen(const std::string& text);
 
 class PostServer {
  public:

@@ -1,6 +1,6 @@
 #include "launcher/notice/watchers.h"
 
-#include "launcher/notice/payloads.h"
+#include "configs/notices.h"
 
 namespace surefoot::notice {
 namespace {
@@ -52,22 +52,9 @@ std::unique_ptr<Source> make_source(SourceKind kind, SourceSettings settings) {
 Result<std::string> base_of(SourceKind kind, const Recovery& recovery) {
   std::string base = default_base(kind);
   for (const std::string& entry : recovery.notice_endpoints()) {
-    const auto equals = entry.find('=');
-    const std::string url = equals == std::string::npos ? "" : entry.substr(equals + 1);
-    SourceKind named = Recovery::signal;
-    const bool known = Recovery::NoticeSource_Parse(entry.substr(0, equals), &named);
-    const bool is_url = url.starts_with("http://") || url.starts_with("https://");
-    if (!known || default_base(named).empty() || !is_url || url != printable(url) ||
-        url.find(' ') != std::string::npos) {
-      return error(
-          Code::kInvalid,
-          "recovery.notice_endpoints: found \"{}\", allowed is SOURCE=http://HOST:PORT, such as "
-          "aws=http://127.0.0.1:8080",
-          printable(entry));
-    }
-    if (named == kind) base = url;
+    SUREFOOT_ASSIGN(NoticeEndpoint endpoint, parse_notice_endpoint(entry));
+    if (endpoint.source == kind) base = std::move(endpoint.url);
   }
-  while (base.ends_with('/')) base.pop_back();
   return base;
 }
 
@@ -84,9 +71,6 @@ Result<std::unique_ptr<Watchers>> Watchers::start(const Recovery& recovery,
       watchers->post_ = std::make_unique<PostServer>(std::move(address), lead, watchers->desk_);
       continue;
     }
-    if (kind == Recovery::file && recovery.notice_file().empty())
-      return error(Code::kInvalid,
-                   "recovery.notices names file, but recovery.notice_file is not set");
     SUREFOOT_ASSIGN(std::string base, base_of(kind, recovery));
     auto source = make_source(kind, {std::move(base), lead, recovery.notice_file(), machine});
     watchers->watchers_.push_back(std::make_unique<Watcher>(Recovery::NoticeSource_Name(kind),

@@ -17,8 +17,8 @@ namespace surefoot::notice {
 
 class Watchers {
  public:
-  // kInvalid: the job file names an address that is none, or no file for `file`. `machine`: the
-  // name of this machine.
+  // kInvalid: an address that a checked job file does not have. `machine`: the name of this
+  // machine.
   [[nodiscard]] static Result<std::unique_ptr<Watchers>> start(const config::Recovery& recovery,
                                                                const std::string& machine);
   ~Watchers();  // waits for a second at the longest
@@ -34,7 +34,7 @@ class Watchers {
 };
 
 // Where the metadata service of this kind is asked: of `notice_endpoints` the last for it, else its
-// default. kInvalid: an entry that is not SOURCE=http://... or names no cloud.
+// default. kInvalid: as parse_notice_endpoint().
 [[nodiscard]] Result<std::string> base_of(SourceKind kind, const config::Recovery& recovery);
 
 }  // namespace surefoot::notice

@@ -1,11 +1,12 @@
-// The judge of budgets and books, in every world: by what was known when.
+// The judge of every world: of decisions, launches and stops, and of budgets and books, by what was
+// known when.
 #include "launcher/sim/life.h"
 
 namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void Life::check_any_decision(const Decision& decision, Attempt attempt, Step finished) {
+void Life::check_decision(const Decision& decision, Attempt attempt, Step finished) {
   const State& next = decision.next;
   if (decision.reason.empty()) violated("a decision has no reason");
   if (next.doing != Doing::kStopped && deadline(rules_, next) == Time::max()) {
@@ -15,10 +16,57 @@ void Life::check_any_decision(const Decision& decision, Attempt attempt, Step fi
     violated("the core claims a step that nobody has finished");
   if (next.history.attempt < attempt) violated("the number of the attempt went back");
   if (next.history.finished_step < finished) violated("a finished step is not known any more");
+  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
+                              next.doing == Doing::kCollecting;
+  if (interrupts_ >= 2 && waits_for_gang)
+    violated("interrupted twice, and the gang is still waited for");
   note_failures(decision);
   // By what was known when it was decided: steps of a gang left behind may become known later.
   rightly_given_up_ =
       rightly_given_up_ || (next.stop.exit_code == kExitDoNotRequeue && may_be_given_up());
+}
+
+void Life::check_any_launch(Attempt attempt) {
+  if (attempt.value <= highest_attempt_)
+    violated(fmt::format("attempt {} is launched again", attempt));
+  if (final_) violated("launched again after a user's error");
+  if (user_stops_) violated("launched although the user or the machine asked to stop");
+  if (!journal_.attempt_open || journal_.attempt != attempt)
+    violated("launched before the journal knows of it");
+  check_budgets();
+  highest_attempt_ = std::max(highest_attempt_, attempt.value);
+  ++sights_.launches;
+}
+
+void Life::check_any_stop(const Stop& stop, bool called_for) {
+  check_books();
+  const bool gave_up = state_.history.attempt_open;
+  sights_.given_up += gave_up;
+  switch (stop.state) {
+    case JobState::kDone:
+      ++sights_.done;
+      if (!stored_ || finished_ != rules_.max_steps.value) violated("done, but it is not");
+      break;
+    case JobState::kCancelled:
+      ++sights_.cancelled;
+      if (!cancel_asked_) violated("cancelled, but nobody asked for it");
+      break;
+    case JobState::kInterrupted:
+      ++sights_.interrupted;
+      if (!called_for && !gave_up) violated("interrupted, but nobody asked for it");
+      break;
+    case JobState::kFailed:
+      if (stop.exit_code == kExitDoNotRequeue) {
+        ++sights_.do_not_requeue;
+        if (!rightly_given_up_ && !may_be_given_up()) violated("given up within the budgets");
+      } else if (!final_) {
+        violated("refused, but no worker did");
+      }
+      break;
+    case JobState::kRunning:
+      violated("stopped while running");
+      break;
+  }
 }
 
 // Counts failures by what was known when: what a job may at most have used of its budgets. It is

@@ -7,8 +7,6 @@ using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
 void World::start_supervisor() {
   records_read_ = 0;
-  user_stops_ = cancel_asked_ = final_ = false;
-  interrupts_ = 0;
   bool lives = false;
   for (SimGang& g : gangs_) {
     g.own_child = false;
@@ -152,8 +150,6 @@ void World::perform_start() {
 
 void World::perform_launch(Attempt attempt) {
   check_launch(attempt);
-  highest_attempt_ = std::max(highest_attempt_, attempt.value);
-  ++sights_.launches;
   stage_told_ = Stage::kLaunching;
   if (launches_fail_ > 0)
     return --launches_fail_, schedule(rng_.ms(1, 100), Kind::kLaunchFailed, attempt.value, true);
@@ -189,7 +185,6 @@ void World::perform_stop(const Stop& stop) {
   check_stop(stop);
   alive_ = false;
   dies_after_effects_ = -2;
-  exit_code_ = stop.exit_code;
   const bool again = stop.exit_code == kExitInterrupted ||
                      (stop.exit_code == kExitDoNotRequeue && stop.state == JobState::kFailed &&
                       std::exchange(plan_.reruns_a_failed_job, false));

@@ -16,8 +16,7 @@ constexpr std::int64_t kHosts = 1'000'000;
 void FleetWorld::start_supervisor() {
   records_read_ = 0;
   named_ = 0;
-  user_stops_ = cancel_asked_ = final_ = asked_to_store_ = finish_failed_ = false;
-  interrupts_ = 0;
+  asked_to_store_ = false;
   flush_nodes_.clear();
   training_.clear();
   if (numerics_.empty()) numerics_ = journal_.numerics_id;
@@ -41,8 +40,8 @@ void FleetWorld::start_supervisor() {
 
 void FleetWorld::name_nodes() {
   for (; named_ < state_.fleet.size(); ++named_) {
-    const std::string& name = state_.fleet[named_].host.name;
-    host(std::atoll(name.c_str() + 1)).id = static_cast<NodeId>(named_);
+    const auto id = static_cast<NodeId>(named_);
+    host_of(id).id = id;
   }
 }
 
@@ -127,7 +126,7 @@ void FleetWorld::deliver(const Item& item) {
     case kLaunchFailed:
       return feed({clock(), LaunchFailed{attempt, fmt::format("no memory {}", rng_.below(1000))}});
     case kFinishDone:
-      return finish_done(item.number);
+      return finish_done(static_cast<NodeId>(item.number));
     case kFlushDone:
       return flush_done();
     case kFreed:
@@ -179,7 +178,6 @@ void FleetWorld::tell_exit(std::int64_t attempt) {
   poll();
   FleetGang* g = gang(attempt);
   if (!alive_ || g == nullptr) return;
-  g->exit_told = g->own_child;
   Culprit culprit{1, "host", Step{g->step + 1}, Phase::kForwardBackward,
                   g->own_child ? g->reason : ""};
   if (g->culprit >= 0) culprit.node = host(g->culprit).id;
@@ -253,8 +251,7 @@ void FleetWorld::perform(const Effect& effect) {
 
 void FleetWorld::perform_start(const StartService& effect) {
   name_nodes();
-  const std::string& name = state_.fleet[static_cast<std::size_t>(effect.node)].host.name;
-  SimHost& h = host(std::atoll(name.c_str() + 1));
+  SimHost& h = host_of(effect.node);
   h.ask = ++tokens_;
   h.asked = clock();
   h.in_hand = true;
@@ -309,29 +306,26 @@ void FleetWorld::perform_launch(const LaunchGang& effect) {
   FleetGang g;
   g.attempt = effect.attempt;
   for (const Member& member : effect.members) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(member.node)].host.name;
-    g.members.push_back({static_cast<int>(std::atoll(name.c_str() + 1)), member.workers});
+    g.members.push_back({static_cast<int>(index_of(host_of(member.node))), member.workers});
   }
   check_launch(effect);
-  highest_attempt_ = std::max(highest_attempt_, effect.attempt.value);
-  ++sights_.launches;
   stage_told_ = Stage::kLaunching;
-  launch_failed_ = launches_fail_ > 0;
-  if (launches_fail_ > 0) --launches_fail_;
+  bool failed = launches_fail_ > 0;
+  if (failed) --launches_fail_;
   for (const Member& member : g.members) {
     SimHost& h = host(member.node);
     const bool can = h.reachable && h.service;
-    launch_failed_ = launch_failed_ || !can;
+    failed = failed || !can;
     g.lost = g.lost || !can;
     g.boots.push_back(h.boot);
     // A launch that fails may have reached some.
-    if (can && (!launch_failed_ || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
+    if (can && (!failed || rng_.chance(2))) h.workers.push_back(effect.attempt.value);
   }
   const std::int64_t attempt = effect.attempt.value;
-  g.launched = !launch_failed_;
-  g.mpirun = !launch_failed_;
+  g.launched = !failed;
+  g.mpirun = !failed;
   gangs_.push_back(std::move(g));
-  if (launch_failed_) return schedule(rng_.ms(1, 2000), kLaunchFailed, attempt, true);
+  if (failed) return schedule(rng_.ms(1, 2000), kLaunchFailed, attempt, true);
   schedule(rng_.ms(1, 50), kLaunched, attempt, true);
   schedule(rng_.ms(50, 300), kGang, attempt);
 }
@@ -347,16 +341,14 @@ void FleetWorld::perform_end(Attempt attempt) {
   schedule(rng_.ms(5, 1500), kEndDone, attempt.value, true);
 }
 
-void FleetWorld::finish_done(std::int64_t node) {
-  const std::string& name = state_.fleet[static_cast<std::size_t>(node)].host.name;
-  SimHost& h = host(std::atoll(name.c_str() + 1));
+void FleetWorld::finish_done(NodeId node) {
+  const SimHost& h = host_of(node);
   const bool can = h.reachable && h.service && h.ready == rules_.max_steps.value;
   if (can && finishes_fail_ == 0) {
     durable_ = h.ready;
     stored_ = true;
     return feed({clock(), JobFinished{}});
   }
-  finish_failed_ = true;
   finishes_fail_ -= finishes_fail_ > 0;
   feed({clock(), FinishFailed{fmt::format("disk full {}", rng_.below(1000)), rng_.chance(2)}});
 }
@@ -365,8 +357,7 @@ void FleetWorld::flush_done() {
   std::int64_t newest = -1;
   std::int64_t wanted = 0;
   for (const NodeId id : flush_nodes_) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
-    const SimHost& h = host(std::atoll(name.c_str() + 1));
+    const SimHost& h = host_of(id);
     if (h.reachable && h.service) newest = std::max(newest, h.ready);
     if (h.powered) wanted = std::max(wanted, h.ready);
   }
@@ -395,7 +386,6 @@ void FleetWorld::perform_stop(const Stop& stop) {
   check_stop(stop);
   alive_ = false;
   dies_after_effects_ = -2;
-  exit_code_ = stop.exit_code;
   if (stop.exit_code == kExitInterrupted && ++restarts_ < 4)
     return schedule(rng_.ms(100, 20'000), kStart);
   over_ = true;

@@ -7,23 +7,9 @@ namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void FleetWorld::check_decision(const Decision& decision) {
-  const State& next = decision.next;
-  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
-                              next.doing == Doing::kCollecting;
-  if (interrupts_ >= 2 && waits_for_gang)
-    violated("interrupted twice, and the gang is still waited for");
-}
-
 void FleetWorld::check_launch(const LaunchGang& launch) {
   const Attempt attempt = launch.attempt;
-  if (attempt.value <= highest_attempt_)
-    violated(fmt::format("attempt {} is launched again", attempt));
-  if (final_) violated("launched again after a user's error");
-  if (user_stops_) violated("launched although the user asked to stop");
-  if (!journal_.attempt_open || journal_.attempt != attempt)
-    violated("launched before the journal knows of it");
-  check_budgets();
+  check_any_launch(attempt);
   for (const FleetGang& g : gangs_) {
     if (g.mpirun) violated(fmt::format("launched while mpirun of attempt {} lives", g.attempt));
   }
@@ -36,8 +22,7 @@ void FleetWorld::check_launch(const LaunchGang& launch) {
   std::int64_t workers = 0;
   std::int64_t safe = durable_;
   for (const Member& member : launch.members) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(member.node)].host.name;
-    SimHost& h = host(std::atoll(name.c_str() + 1));
+    SimHost& h = host_of(member.node);
     if (!members.insert(member.node).second) violated(h.name + " is twice in an attempt");
     check_member(h, attempt, member.workers);
     workers += member.workers;
@@ -157,10 +142,7 @@ void FleetWorld::check_flush(const FlushAndKeepArena& effect) {
   for (const SimHost& h : hosts_) {
     if (believed_up(h)) held = std::max(held, h.ready);
   }
-  for (const NodeId id : effect.nodes) {
-    const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
-    asked = std::max(asked, host(std::atoll(name.c_str() + 1)).ready);
-  }
+  for (const NodeId id : effect.nodes) asked = std::max(asked, host_of(id).ready);
   if (asked < held) violated("nobody who holds the newest step is asked to store it");
 }
 
@@ -173,8 +155,8 @@ void FleetWorld::check_free() {
     if (believed_up(h) && !h.workers.empty())
       violated(fmt::format("the arena of {} is freed under a living gang", h.name));
   }
-  if (!stored_ && held > 0 && held > durable_) violated("the arena of an unfinished job is freed");
-  if (!stored_ && !cancel_asked_ && held > 0) violated("the arena of an unfinished job is freed");
+  if (!stored_ && held > 0 && (!cancel_asked_ || held > durable_))
+    violated("the arena of an unfinished job is freed");
 }
 
 // It was told so last, and the core has taken it.
@@ -237,46 +219,18 @@ void FleetWorld::check_shortage(const std::string& line) {
 }
 
 void FleetWorld::check_stop(const Stop& stop) {
-  check_books();
   const bool gave_up = state_.history.attempt_open;
-  sights_.given_up += gave_up;
   if (!asked_to_store_ && interrupts_ < 3) violated("stopped, and nothing is stored or freed");
   for (const SimHost& h : hosts_) {
     if (believed_up(h) && h.reachable && !h.workers.empty() && !gave_up)
       violated(fmt::format("the job stopped and attempt {} goes on on {}", h.workers[0], h.name));
   }
-  switch (stop.state) {
-    case JobState::kDone:
-      ++sights_.done;
-      if (!stored_ || finished_ != rules_.max_steps.value) violated("done, but it is not");
-      break;
-    case JobState::kCancelled:
-      ++sights_.cancelled;
-      if (!cancel_asked_) violated("cancelled, but nobody asked for it");
-      break;
-    case JobState::kInterrupted:
-      ++sights_.interrupted;
-      if (stop.line.starts_with("not enough machines")) return check_shortage(stop.line);
-      if (gave_up && !user_stops_ && ahead_ == Duration::zero())
-        violated("a gang was given up that could be ended");
-      if (!user_stops_ && !gave_up) violated("interrupted, but nobody asked for it");
-      break;
-    case JobState::kFailed:
-      if (stop.exit_code == kExitDoNotRequeue) {
-        ++sights_.do_not_requeue;
-        if (!rightly_given_up_ && !may_be_given_up()) violated("given up within the budgets");
-      } else if (!final_) {
-        violated("refused, but no worker did");
-      }
-      break;
-    case JobState::kRunning:
-      violated("stopped while running");
-      break;
-  }
-}
-
-std::string FleetWorld::check_finally() {
-  return violation_;
+  const bool too_few = stop.line.starts_with("not enough machines");
+  const bool called_for = user_stops_ || too_few;
+  if (stop.state == JobState::kInterrupted && gave_up && !called_for && ahead_ == Duration::zero())
+    violated("a gang was given up that could be ended");
+  check_any_stop(stop, called_for);
+  if (too_few) check_shortage(stop.line);
 }
 
 }  // namespace surefoot::sim

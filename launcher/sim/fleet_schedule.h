@@ -62,7 +62,7 @@ struct FleetSchedule {
   Duration step_time;
   std::vector<PlannedFleetFault> faults;
 };
-// `machines`: 0 for 2 to 16 of them.
+// `machines`: 0 for 1 to 16 of them.
 [[nodiscard]] FleetSchedule make_fleet_schedule(Rng& rng, int machines);
 
 }  // namespace surefoot::sim

@@ -1,5 +1,7 @@
 #include "launcher/sim/fleet_world.h"
 
+#include <cstdlib>
+
 namespace surefoot::sim {
 
 using supervisor::Stage;
@@ -8,7 +10,6 @@ FleetWorld::FleetWorld(std::uint64_t seed, Plant plant, bool narrate, int machin
     : Life(seed, plant, narrate, machines > 0 ? 20'000'000 : 100'000),
       plan_(make_fleet_schedule(rng_, machines)) {
   rules_ = plan_.rules;
-  faults_left_ = plan_.faults.size();
   for (int i = 0; i < plan_.machines; ++i) add_host();
   Duration last{};
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
@@ -26,7 +27,6 @@ void FleetWorld::handle(const Item& item) {
       if (FleetGang* g = gang(item.number); g != nullptr && !g->hung) advance(*g);
       return;
     case kFault:
-      --faults_left_;
       return inject(plan_.faults[static_cast<std::size_t>(item.number)].kind);
     case kHeal:
       return heal();
@@ -65,6 +65,11 @@ void FleetWorld::add_host() {
   host.name = fmt::format("m{}", hosts_.size());
   host.slots = plan_.same_slots ? 0 : static_cast<int>(1 + rng_.below(4));
   hosts_.push_back(std::move(host));
+}
+
+SimHost& FleetWorld::host_of(supervisor::NodeId id) {
+  const std::string& name = state_.fleet[static_cast<std::size_t>(id)].host.name;
+  return host(std::atoll(name.c_str() + 1));  // "m3"
 }
 
 void FleetWorld::touch(SimHost& host) {
@@ -235,7 +240,8 @@ void FleetWorld::advance(FleetGang& g) {
 void FleetWorld::restore(FleetGang& g) {
   std::int64_t from = durable_;
   for (const supervisor::Member& member : g.members) from = std::max(from, host(member.node).ready);
-  if (from < 0 && known_step_ > 0) return leave(g, 66, 0, "no good copy of the state is left", -1);
+  if (from < 0 && known_step_ > 0)
+    return leave(g, kExitNoGoodCopy, 0, "no good copy of the state is left", -1);
   g.step = std::max<std::int64_t>(from, 0);
   for (const supervisor::Member& member : g.members) host(member.node).ready = g.step;
   g.stage = g.step >= rules_.max_steps.value ? Stage::kFinishing : Stage::kStepping;

@@ -76,7 +76,6 @@ struct FleetGang {
   bool own_child = true;
   bool hung = false;
   bool drain = false;
-  bool exit_told = false;
   bool crashed = false;  // by a rank, or left by itself
   bool launched = true;  // else the launch failed
   bool lost = false;     // it was told that a member is lost or goes
@@ -126,8 +125,7 @@ class FleetWorld : public Life {
     kReach,
     kLease,
     kMpirunSees,
-    kHeal,
-    kSilentLoss
+    kHeal
   };
   struct Record {
     std::int64_t attempt;
@@ -143,6 +141,8 @@ class FleetWorld : public Life {
 
   // Machines (fleet_world.cpp).
   SimHost& host(std::int64_t index) { return hosts_[static_cast<std::size_t>(index)]; }
+  // A node of the core: their names agree, their numbers need not.
+  SimHost& host_of(supervisor::NodeId id);
   [[nodiscard]] std::int64_t index_of(const SimHost& host) const { return &host - hosts_.data(); }
   void add_host();
   void touch(SimHost& host);
@@ -189,7 +189,7 @@ class FleetWorld : public Life {
   void end_done(std::int64_t attempt);
   void start_done(std::int64_t code);
   void answered(std::int64_t code);
-  void finish_done(std::int64_t index);
+  void finish_done(supervisor::NodeId node);
   void flush_done();
   void perform(const supervisor::Effect& effect) override;
   void perform_start(const supervisor::StartService& effect);
@@ -199,7 +199,6 @@ class FleetWorld : public Life {
   void perform_stop(const supervisor::Stop& stop);
 
   // The judge (fleet_judge.cpp).
-  void check_decision(const supervisor::Decision& decision) override;
   void check_launch(const supervisor::LaunchGang& launch);
   void check_member(SimHost& host, Attempt attempt, int workers);
   void check_end(const supervisor::AttemptEnd& end) override;
@@ -211,7 +210,6 @@ class FleetWorld : public Life {
   void check_shortage(const std::string& line);
   [[nodiscard]] bool believed_up(const SimHost& host) const;
   [[nodiscard]] bool fits(const SimHost& host) const;  // the job could run on it, for all it knows
-  [[nodiscard]] std::string check_finally() override;
 
   FleetSchedule plan_;
   std::vector<SimHost> hosts_;
@@ -221,25 +219,16 @@ class FleetWorld : public Life {
   std::size_t named_ = 0;  // nodes of the core that are mapped to hosts
   bool isolated_ = false;
   bool healed_ = false;
-  std::size_t faults_left_ = 0;
   std::int64_t tokens_ = 0;
   std::int64_t durable_ = -1;
-  bool stored_ = false;
   bool asked_to_store_ = false;  // by this supervisor: FlushAndKeepArena or FreeArena
   bool store_failed_ = false;
   int launches_fail_ = 0, traces_hang_ = 0, finishes_fail_ = 0, flushes_fail_ = 0;
   int refuse_code_ = 0;
   std::vector<supervisor::NodeId> flush_nodes_;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
-  bool user_stops_ = false, cancel_asked_ = false;
-  int interrupts_ = 0;
   int restarts_ = 0;
-  int exit_code_ = -1;
 
-  std::int64_t highest_attempt_ = 0;
-  bool final_ = false;
-  bool launch_failed_ = false;  // of the attempt in hand
-  bool finish_failed_ = false;
   std::string numerics_;  // of the machines that the job has run on
   std::string training_;  // ... with this supervisor: it is not in the journal
   Time calm_since_{};     // nothing has happened to machines since

@@ -6,27 +6,13 @@ namespace surefoot::sim {
 
 using namespace supervisor;  // NOLINT: the whole file speaks of its types
 
-void World::check_decision(const Decision& decision) {
-  const State& next = decision.next;
-  const bool waits_for_gang = next.doing == Doing::kRunning || next.doing == Doing::kDraining ||
-                              next.doing == Doing::kCollecting;
-  if (interrupts_ >= 2 && waits_for_gang)
-    violated("interrupted twice, and the gang is still waited for");
-}
-
 void World::check_launch(Attempt attempt) {
   for (const SimGang& g : gangs_) {
     if (g.mpirun || g.workers)
       violated(fmt::format("attempt {} is launched while something of attempt {} lives", attempt,
                            g.attempt));
   }
-  if (attempt.value <= highest_attempt_)
-    violated(fmt::format("attempt {} is launched again", attempt));
-  if (final_) violated("launched again after a user's error");
-  if (user_stops_) violated("launched although the user or the machine asked to stop");
-  if (!journal_.attempt_open || journal_.attempt != attempt)
-    violated("launched before the journal knows of it");
-  check_budgets();
+  check_any_launch(attempt);
 }
 
 void World::check_free() {
@@ -121,48 +107,17 @@ void World::check_stop(const Stop& stop) {
   bool lives = false;
   for (const SimGang& g : gangs_) lives = lives || g.mpirun || g.workers;
   const bool gave_up = state_.history.attempt_open;
-  if (gave_up) ++sights_.given_up;
   steps_unseen_ = steps_unseen_ || gave_up;
   if (lives && !gave_up) violated("the job stopped and a gang goes on");
   if (gave_up && interrupts_ < 3 && !hard_to_end_)
     violated("a gang was given up that could be ended");
-  check_books();
   if (!steps_unseen_ && state_.history.steps_lost != redone_) {
     violated(fmt::format("{} steps were done again, {} are counted", redone_,
                          state_.history.steps_lost));
   }
-  switch (stop.state) {
-    case JobState::kDone:
-      ++sights_.done;
-      if (!stored_ || finished_ != rules_.max_steps.value) violated("done, but it is not");
-      break;
-    case JobState::kCancelled:
-      ++sights_.cancelled;
-      if (!cancel_asked_) violated("cancelled, but nobody asked for it");
-      break;
-    case JobState::kInterrupted:
-      ++sights_.interrupted;
-      if (!user_stops_ && !gave_up) violated("interrupted, but nobody asked for it");
-      break;
-    case JobState::kFailed:
-      if (stop.exit_code == kExitDoNotRequeue) {
-        ++sights_.do_not_requeue;
-        if (!rightly_given_up_ && !may_be_given_up()) violated("given up within the budgets");
-      } else if (!final_) {
-        violated("refused, but no worker did");
-      }
-      break;
-    case JobState::kRunning:
-      violated("stopped while running");
-      break;
-  }
-}
-
-std::string World::check_finally() {
-  if (exit_code_ == kExitDone && freed_ && (service_ || ready_ >= 0)) {
-    return "done, but something is left";
-  }
-  return violation_;
+  check_any_stop(stop, user_stops_);
+  if (stop.exit_code == kExitDone && freed_ && (service_ || ready_ >= 0))
+    violated("done, but something is left");
 }
 
 }  // namespace surefoot::sim

@@ -12,7 +12,7 @@ void Sights::add(const Sights& o) {
       &Sights::do_not_requeue, &Sights::interrupted, &Sights::resumes, &Sights::supervisor_deaths,
       &Sights::reboots, &Sights::service_restarts, &Sights::given_up, &Sights::stale,
       &Sights::recoveries, &Sights::orphans_ended, &Sights::regrouped, &Sights::notices,
-      &Sights::losses, &Sights::returns, &Sights::saved, &Sights::too_few, &Sights::left_out);
+      &Sights::losses, &Sights::returns, &Sights::saved, &Sights::too_few);
   most_workers = std::max(most_workers, o.most_workers);
 }
 
@@ -27,7 +27,7 @@ std::string Life::run() {
     if (item.life >= 0 && (!alive_ || item.life != life_)) continue;  // its reader is dead
     handle(item);
   }
-  return violation_.empty() ? check_finally() : violation_;
+  return violation_;
 }
 
 void Life::open() {
@@ -38,7 +38,8 @@ void Life::open() {
   if (life_ > 1) ++sights_.resumes;
   opened_ = clock();
   elapsed_before_ = journal_.accounting.elapsed();
-  rightly_given_up_ = false;
+  rightly_given_up_ = user_stops_ = cancel_asked_ = final_ = false;
+  interrupts_ = 0;
   known_step_ = journal_.finished_step.value;
   known_row_ = journal_.failures_in_row;
   // Its last supervisor said how it ended, and the user starts it all the same.
@@ -66,8 +67,7 @@ void Life::feed(Event event) {
   const Step finished = state_.history.finished_step;
   Decision decision = decide_with(plant_, rules_, std::move(state_), event);
   say("{:<18} {} [{}]", name(event), decision.reason, name(decision.next.doing));
-  check_any_decision(decision, attempt, finished);
-  check_decision(decision);
+  check_decision(decision, attempt, finished);
   // Without an effect there is little to tear; most deaths are to fall between them.
   const bool dies = dies_after_effects_ != -2 && (!decision.effects.empty() || rng_.chance(4));
   if (dies && dies_after_effects_ == -1) return die();

@@ -20,6 +20,9 @@
 
 namespace surefoot::sim {
 
+// As a worker leaves that knows of a finished step and finds no good copy (worker/main.cpp).
+inline constexpr int kExitNoGoodCopy = 65;
+
 // What a run was about, summed over all schedules: a simulation that sees none of something proves
 // nothing about it.
 struct Sights {
@@ -30,7 +33,7 @@ struct Sights {
                recoveries = 0, orphans_ended = 0;
   // Of many machines only.
   std::int64_t regrouped = 0, notices = 0, losses = 0, returns = 0, saved = 0, too_few = 0,
-               left_out = 0, most_workers = 0;
+               most_workers = 0;
   void add(const Sights& other);
 };
 
@@ -63,10 +66,8 @@ class Life {
   virtual void perform(const supervisor::Effect& effect) = 0;
   virtual void set_timer(Duration after, std::int64_t number) = 0;
   virtual void restart_later(Duration after) = 0;
-  // The judge, before the decision is done.
-  virtual void check_decision(const supervisor::Decision& decision) = 0;
+  // The judge of an end of an attempt that is recorded.
   virtual void check_end(const supervisor::AttemptEnd& end) = 0;
-  [[nodiscard]] virtual std::string check_finally() = 0;
 
   void schedule(Duration after, int kind, std::int64_t number = 0, bool for_supervisor = false) {
     queue_.push(Item{now_ + after, ++order_, kind, number, for_supervisor ? life_ : -1});
@@ -88,11 +89,14 @@ class Life {
   void die();
   void watch_the_clock();
   void time_is_up(std::int64_t timer);
-  // The judge of every world (budgets.cpp).
-  void check_any_decision(const supervisor::Decision& decision, Attempt attempt, Step finished);
+  // The judge of every world (budgets.cpp): before a decision is done, an attempt is launched, the
+  // supervisor stops. `called_for`: somebody or something asked for an interruption.
+  void check_decision(const supervisor::Decision& decision, Attempt attempt, Step finished);
+  void check_any_launch(Attempt attempt);
+  void check_any_stop(const supervisor::Stop& stop, bool called_for);
   void note_failures(const supervisor::Decision& decision);
   [[nodiscard]] bool may_be_given_up() const;
-  void check_budgets();  // before a launch
+  void check_budgets();
   void count_end(const supervisor::AttemptEnd& end);
   void check_books();
 
@@ -122,6 +126,13 @@ class Life {
   std::int64_t finished_ = 0;  // newest step that was ever READY
   Time opened_{};              // by the supervisor's clock
   Duration elapsed_before_{};
+
+  bool user_stops_ = false;  // this supervisor was told an interrupt, a cancel, or its own notice
+  bool cancel_asked_ = false;
+  int interrupts_ = 0;
+  bool final_ = false;   // it has recorded that workers left with 64..66
+  bool stored_ = false;  // FinishJob has succeeded
+  std::int64_t highest_attempt_ = 0;
 
   // Everything that may count against a budget, since the last explicit start; then of each kind.
   std::int64_t setbacks_ = 0;

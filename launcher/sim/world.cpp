@@ -7,7 +7,6 @@ using supervisor::Stage;
 World::World(std::uint64_t seed, Plant plant, bool narrate)
     : Life(seed, plant, narrate, 20'000), plan_(make_schedule(rng_)) {
   rules_ = plan_.rules;
-  faults_left_ = plan_.faults.size();
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
     say("planned: {} at {:.3f}", name(plan_.faults[i].kind), seconds(plan_.faults[i].at));
     schedule(plan_.faults[i].at, Kind::kFault, static_cast<std::int64_t>(i));
@@ -21,7 +20,6 @@ void World::handle(const Item& item) {
       if (SimGang* g = gang(item.number); g != nullptr && g->workers && !g->hung) advance(*g);
       return;
     case Kind::kFault:
-      --faults_left_;
       return inject(plan_.faults[static_cast<std::size_t>(item.number)].kind);
     case Kind::kStart:
       if (!alive_ && !over_) start_supervisor();
@@ -80,7 +78,8 @@ void World::restore(SimGang& g) {
     ready_ = durable_;
   }
   const std::int64_t from = std::max(ready_, durable_);
-  if (from < 0 && finished_ > 0) return leave(g, 66, 0, "no good copy of the state is left");
+  if (from < 0 && finished_ > 0)
+    return leave(g, kExitNoGoodCopy, 0, "no good copy of the state is left");
   if (!memory_lost_ && std::max<std::int64_t>(from, 0) < finished_) {
     violated(
         fmt::format("a finished step was lost: attempt {} begins after step {}, {} was finished",

@@ -2,16 +2,18 @@
 //
 // Fault models of the doubles:
 //   gang     any rank may die, leave, hang or drain at any moment; mpirun may die and leave workers
-//   that go on making steps; it may be
-//            unkillable for a while, but not for ever; when told to end it is gone before GangEnded
-//            is said
+//            that go on making steps; it may be unkillable for a while, but not for ever; when told
+//            to end it is gone before GangEnded is said
 //   arena    outlives gang, service and supervisor; is lost with the machine (reboot); the newest
-//   snapshot may turn out bad store    keeps what was published; writing to it may fail service may
-//   die, not start, or never answer; while it is away no step is seen, but none is lost journal one
-//   call is written whole or not at all; the supervisor may die before it, after it, and between
-//   two effects driver   tells events in their order, late by up to 100 ms; may repeat events of
-//   older attempts with old times user     interrupts, cancels, starts the job again when it is not
-//   running, however it was left
+//            snapshot may turn out bad
+//   store    keeps what was published; writing to it may fail
+//   service  may die, not start, or never answer; while it is away no step is seen, but none is
+//            lost
+//   journal  one call is written whole or not at all; the supervisor may die before it, after it,
+//            and between two effects
+//   driver   tells steps in their order and before GangEnded; events late by up to 300 ms, the exit
+//            of a gang by up to 2 s; may repeat events of older attempts with old times
+//   user     interrupts, cancels, starts the job again when it is not running, however it was left
 // Faults are finite: after the last one the world heals, and the job must come to its end.
 #pragma once
 
@@ -89,7 +91,6 @@ class World : public Life {
 
   // The driver (driver.cpp).
   void start_supervisor();
-  void tell(const SimGang& gang);
   void poll(bool with_end_of_gang = false);
   void perform(const supervisor::Effect& effect) override;
   void set_timer(Duration after, std::int64_t number) override {
@@ -110,12 +111,9 @@ class World : public Life {
   void check_free();
   void check_end(const supervisor::AttemptEnd& end) override;
   void check_stop(const supervisor::Stop& stop);
-  void check_decision(const supervisor::Decision& decision) override;
   void count_setback(const SimGang& gang, const supervisor::AttemptEnd& end);
-  [[nodiscard]] std::string check_finally() override;
 
   Schedule plan_;
-  std::size_t faults_left_ = 0;
 
   // The machine.
   std::vector<SimGang> gangs_;
@@ -125,7 +123,6 @@ class World : public Life {
   std::int64_t redone_ = 0;
   std::vector<Record> records_;
   bool memory_lost_ = false;  // rebooted or a snapshot turned out bad since the newest step
-  bool stored_ = false;       // FinishJob has succeeded
   bool freed_ = false;
   bool snapshot_bad_ = false;
   std::int64_t bug_step_ = 0;
@@ -138,15 +135,9 @@ class World : public Life {
   // The supervisor.
   std::size_t records_read_ = 0;
   supervisor::Stage stage_told_ = supervisor::Stage::kLaunching;
-  bool user_stops_ = false;  // interrupt, notice or cancel was fed to this supervisor
-  bool cancel_asked_ = false;
-  int interrupts_ = 0;
-  int exit_code_ = -1;
 
   // The judge.
-  std::int64_t highest_attempt_ = 0;
   std::int64_t forgiven_ = 0;
-  bool final_ = false;         // 64..66, or 93 by this supervisor
   bool steps_unseen_ = false;  // a supervisor died: its count of lost steps may be short
 };
 

@@ -49,4 +49,6 @@ while [ -n "$(ls "$here/arena")" ] && [ $waited -lt 600 ]; do
   sleep 0.1
   waited=$((waited + 1))
 done
+left=$(ls "$here/arena")
+[ -z "$left" ] || { echo "the service has not ended: $left" && exit 1; }
 echo "a bare machine has trained"

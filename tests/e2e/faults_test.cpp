@@ -175,22 +175,31 @@ TEST(Faults, AFaultThatComesBackAtTheSameStepStopsTheJob) {
   EXPECT_EQ(result.exit_code, 93) << result.output;
 }
 
+// `mpirun`, then these arguments, each "WORKER" among them as a worker of the sandbox' job.
+std::vector<std::string> plain_mpirun(const Sandbox& sandbox,
+                                      const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv = {"mpirun",
+                                   "--allow-run-as-root",
+                                   "--oversubscribe",
+                                   "--bind-to",
+                                   "none",
+                                   "--mca",
+                                   "mpi_yield_when_idle",
+                                   "1"};
+  for (const std::string& argument : arguments) {
+    if (argument != "WORKER") {
+      argv.push_back(argument);
+      continue;
+    }
+    argv.insert(argv.end(), {program("surefoot-worker").string(), sandbox.job_file().string(),
+                             "--dir", sandbox.directory().string()});
+  }
+  return argv;
+}
+
 TEST(PlainMpirun, IsKilledAndResumesByItselfWhenRunAgain) {
   Sandbox sandbox(kQuick);
-  const std::vector<std::string> argv = {"mpirun",
-                                         "--allow-run-as-root",
-                                         "--oversubscribe",
-                                         "--bind-to",
-                                         "none",
-                                         "--mca",
-                                         "mpi_yield_when_idle",
-                                         "1",
-                                         "-np",
-                                         "3",
-                                         program("surefoot-worker").string(),
-                                         sandbox.job_file().string(),
-                                         "--dir",
-                                         sandbox.directory().string()};
+  const std::vector<std::string> argv = plain_mpirun(sandbox, {"-np", "3", "WORKER"});
   const RunResult killed = sandbox.command(argv, {"SUREFOOT_FAULTS=kill:rank=2,step=13"});
   EXPECT_NE(killed.exit_code, 0);
   const RunResult done = sandbox.command(argv);
@@ -202,6 +211,19 @@ TEST(PlainMpirun, IsKilledAndResumesByItselfWhenRunAgain) {
   EXPECT_TRUE(eventually([&] { return sandbox.leftovers().empty(); }, 10s))
       << testing::PrintToString(sandbox.leftovers());
   EXPECT_EQ(sandbox.losses(), reference().losses);
+}
+
+// The BLAS of the second takes the kernels of another processor.
+TEST(PlainMpirun, RanksThatGiveOtherBitsAreRefusedBeforeTheFirstStep) {
+  Sandbox sandbox(kQuick);
+  const RunResult refused =
+      sandbox.command(plain_mpirun(sandbox, {"-np", "1", "WORKER", ":", "-np", "1", "-x",
+                                             "OPENBLAS_CORETYPE=Prescott", "WORKER"}));
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("rank 1 has other data or another processor than rank 0"),
+            std::string::npos)
+      << refused.output;
+  EXPECT_EQ(sandbox.newest_step(), 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "common/file.h"
+#include "common/test_paths.h"
 
 namespace surefoot::e2e {
 namespace {
@@ -51,10 +52,11 @@ void Fleet::make(const std::vector<std::string>& shared) {
     std::filesystem::create_directories(folder);
   }
   if (folders.empty()) folders.push_back(sandbox_->root().string());
-  folders.push_back(source_directory().string());
+  folders.push_back(source_folder().string());
   auto made = cluster::Cluster::start({kNodes + 1, folders});
   ASSERT_TRUE(made) << made.error().message;
   cluster_ = std::move(*made);
+  for (int number = 0; number < kNodes; ++number) ASSERT_TRUE(host(number).impair(pace_, 0));
 }
 
 void Fleet::TearDown() {
@@ -91,29 +93,29 @@ void Fleet::start_job(const std::vector<std::string>& arguments) {
   argv.insert(argv.end(), {"--set", "resources.hosts=[" + hosts + "]"});
   if (!model_.empty()) argv.insert(argv.end(), {"--set", "model=" + model_});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto running = host(kFront).start(argv, {});
+  auto running = host(front_).start(argv, {});
   ASSERT_TRUE(running) << running.error().message;
   job_.emplace(std::move(*running));
 }
 
 void Fleet::resume_job() {
-  auto running = host(kFront).start(
+  auto running = host(front_).start(
       {program("surefoot").string(), "resume", sandbox_->directory().string(), "--json"}, {});
   ASSERT_TRUE(running) << running.error().message;
   job_.emplace(std::move(*running));
 }
 
-RunResult Fleet::finish(Duration patience) {
-  return result_of(job_->wait(now() + patience));
+const RunResult& Fleet::finish(Duration patience) {
+  return result_ = result_of(job_->wait(now() + patience));
 }
 
 void Fleet::expect_done_with_same_bits(Duration patience) {
-  const RunResult result = finish(patience);
+  finish(patience);
   const RunResult& reference = Fleet::reference(steps_, model_);
   ASSERT_EQ(reference.exit_code, 0) << reference.output;
-  ASSERT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_EQ(result.text("weights_sha256"), reference.text("weights_sha256"));
-  EXPECT_EQ(result.text("state_sha256"), reference.text("state_sha256"));
+  ASSERT_EQ(result_.exit_code, 0) << result_.output;
+  EXPECT_EQ(result_.text("weights_sha256"), reference.text("weights_sha256"));
+  EXPECT_EQ(result_.text("state_sha256"), reference.text("state_sha256"));
 }
 
 void Fleet::reach_step(std::int64_t step, Duration patience) {
@@ -130,6 +132,18 @@ void Fleet::await_line(const std::string& line, Duration patience) {
       << output();
 }
 
+void Fleet::await_growth() {
+  const std::string line = "starting 4 workers on 4 machines";
+  ASSERT_TRUE(eventually(
+      [&] {
+        const std::string all = output();
+        return all.find(line) != all.rfind(line);
+      },
+      60s))
+      << "only once: " << line << "\n"
+      << output();
+}
+
 void Fleet::expect_said(const std::string& line) {
   EXPECT_NE(output().find(line), std::string::npos) << line << " is not in\n" << output();
 }
@@ -137,7 +151,7 @@ void Fleet::expect_said(const std::string& line) {
 RunResult Fleet::verb(const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {program("surefoot").string()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  return result_of(host(kFront).run(argv));
+  return result_of(host(front_).run(argv));
 }
 
 void Fleet::expect_no_step_lost() {
@@ -156,7 +170,8 @@ void Fleet::expect_no_step_lost() {
 std::string Fleet::left_on(int number) {
   const auto looked = host(number).run(
       {"sh", "-c",
-       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'surefoot-[nw]|orted|mpirun|^ssh$';"
+       "cat /proc/[0-9]*/comm 2>/dev/null | grep -E "
+       "'^surefoot(-node|-worker|-rsh)?$|orted|mpirun|^ssh$';"
        "ls -d /dev/shm/* /tmp/ompi* 2>/dev/null;"
        // Ports that somebody listens on, but sshd's and a test's own server's.
        "awk '$4 == \"0A\" && $2 !~ /:(0016|0050)$/ {print \"port\", $2}' /proc/net/tcp; true"});

@@ -39,6 +39,8 @@ class Storm : public Fleet {
  protected:
   enum class Condition { kWell, kDown, kCut, kFrozen, kGoing };
 
+  Storm() { pace_ = 2ms; }
+
   int below(int bound) { return static_cast<int>(random_() % static_cast<unsigned>(bound)); }
 
   // The newest READY step of a machine that is well; -1: none, or it is not.
@@ -84,29 +86,34 @@ class Storm : public Fleet {
     }
     conditions_[number] = Condition::kWell;
   }
-  void strike(Kind kind);
+  // `machine`: for what needs no victim that may be spared.
+  void strike(Kind kind, int machine);
 
   std::mt19937_64 random_{g_seed};
   std::vector<Condition> conditions_ = std::vector<Condition>(kNodes, Condition::kWell);
 };
 
-void Storm::strike(Kind kind) {
+void Storm::strike(Kind kind, int machine) {
+  std::printf("%s", kNames[static_cast<int>(kind)]);
   if (kind == Kind::kSupervisor) {
     const std::string lock = (sandbox_->directory() / "supervisor.lock").string();
+    std::printf("\n");
     (void)host(kFront).run({"sh", "-c", "kill -9 $(cat " + lock + ")"});
     std::this_thread::sleep_for(std::chrono::milliseconds(below(1500)));
     return resume_job();
   }
   if (kind == Kind::kService) {
-    for (int any = 0; any < kNodes; ++any) {
-      if (conditions_[any] != Condition::kWell) continue;
-      (void)host(any).run({"sh", "-c",
-                           "for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = surefoot-node ] && "
-                           "kill -9 ${p#/proc/}; done; true"});
-      return;
-    }
+    const bool well = conditions_[machine] == Condition::kWell;
+    std::printf(well ? " host%d\n" : " (host%d is not well)\n", machine);
+    if (!well) return;
+    (void)host(machine).run({"sh", "-c",
+                             "for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = surefoot-node ] && "
+                             "kill -9 ${p#/proc/}; done; true"});
+    return;
   }
   const std::vector<int> chosen = victims(kind == Kind::kLoseTwo ? 2 : 1);
+  for (const int victim : chosen) std::printf(" host%d", victim);
+  std::printf(chosen.empty() ? " (none may be taken)\n" : "\n");
   if (chosen.empty()) return;
   const int number = chosen.front();
   switch (kind) {
@@ -159,8 +166,12 @@ TEST_F(Storm, EndsWithTheBitsOfOneWorkerAlone) {
     const int hurt = below(kNodes);
     const bool heals = conditions_[hurt] != Condition::kWell && below(2) == 0;
     const auto kind = static_cast<Kind>(below(static_cast<int>(Kind::kCount)));
-    std::printf("%s host%d\n", heals ? "heal" : kNames[static_cast<int>(kind)], hurt);
-    heals ? heal(hurt) : strike(kind);
+    if (heals) {
+      std::printf("heal host%d\n", hurt);
+      heal(hurt);
+    } else {
+      strike(kind, hurt);
+    }
     if (HasFatalFailure()) return;
     ++done;
     std::this_thread::sleep_for(std::chrono::milliseconds(below(1200)));

@@ -12,6 +12,7 @@
 
 #include "checkpoint/arena.h"
 #include "common/file.h"
+#include "common/test_paths.h"
 #include "tests/cluster/cluster.h"
 #include "tests/e2e/sandbox.h"
 
@@ -49,8 +50,7 @@ class Nodes : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = cluster::cluster_unavailable(); !why.empty()) GTEST_SKIP() << why;
-    auto made =
-        cluster::Cluster::start({3, {sandbox_.root().string(), source_directory().string()}});
+    auto made = cluster::Cluster::start({3, {sandbox_.root().string(), source_folder().string()}});
     ASSERT_TRUE(made) << made.error().message;
     cluster_ = std::move(*made);
   }
@@ -236,7 +236,7 @@ TEST_F(Nodes, WhereTheOnlyMemoryIsBadTheStoreServesInTheSameAttempt) {
 
 TEST_F(Nodes, AJobDirectoryThatIsNotSharedIsRefusedByName) {
   cluster_ = nullptr;
-  auto made = cluster::Cluster::start({2, {source_directory().string()}});
+  auto made = cluster::Cluster::start({2, {source_folder().string()}});
   ASSERT_TRUE(made) << made.error().message;
   cluster_ = std::move(*made);
   for (int host = 0; host < 2; ++host) {

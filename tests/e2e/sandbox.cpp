@@ -11,19 +11,12 @@
 #include <thread>
 
 #include "common/file.h"
+#include "common/test_paths.h"
 
 namespace surefoot::e2e {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  SUREFOOT_CHECK(
-      value !=
-      nullptr);  // ctest sets it; by hand: SUREFOOT_BIN=build/release/bin SUREFOOT_SOURCE=.
-  return value;
-}
 
 // Files that Open MPI leaves in shared places after a crash.
 std::vector<std::string> open_mpi_files() {
@@ -62,11 +55,8 @@ std::vector<std::string> processes_naming(const std::string& folder) {
 
 }  // namespace
 
-fs::path source_directory() {
-  return variable("SUREFOOT_SOURCE");
-}
 fs::path program(const std::string& name) {
-  return fs::path(variable("SUREFOOT_BIN")) / name;
+  return programs_folder() / name;
 }
 void pause_briefly() {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -89,7 +79,7 @@ Sandbox::Sandbox(const std::string& job) : before_(open_mpi_files()) {
   std::string text = job;
   const std::string mark = "{source}";
   for (std::size_t at; (at = text.find(mark)) != std::string::npos;)
-    text.replace(at, mark.size(), source_directory().string());
+    text.replace(at, mark.size(), source_folder().string());
   std::ofstream(job_file()) << text;
 }
 

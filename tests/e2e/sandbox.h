@@ -1,7 +1,6 @@
 // A job in a folder of its own, run by the real programs, and what is left of it afterwards.
 //
-// Programs come from $SUREFOOT_BIN, sources from $SUREFOOT_SOURCE (set by ctest). Everything a
-// sandbox starts it ends, by process id, when it is destroyed.
+// Everything a sandbox starts it ends, by process id, when it is destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -42,7 +41,7 @@ class Sandbox {
   // `surefoot run job.yaml --dir ... --json` and these arguments, to its end.
   RunResult run(std::vector<std::string> arguments = {},
                 const std::vector<std::string>& environment = {});
-  // Any program of the project (argv[0] without a path: from $SUREFOOT_BIN).
+  // Any program of the project (argv[0] without a path: beside this one).
   RunResult command(std::vector<std::string> argv,
                     const std::vector<std::string>& environment = {});
   // Starts without waiting, to be killed or waited for.
@@ -69,7 +68,6 @@ class Sandbox {
   std::vector<std::string> before_;  // Open MPI's files that were there already
 };
 
-[[nodiscard]] std::filesystem::path source_directory();
 [[nodiscard]] std::filesystem::path program(const std::string& name);
 
 // Polls until `condition` holds; false after `patience`.

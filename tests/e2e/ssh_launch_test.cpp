@@ -14,6 +14,7 @@
 
 #include "checkpoint/arena.h"
 #include "common/file.h"
+#include "common/test_paths.h"
 #include "configs/job_directory.h"
 #include "launcher/mpirun/gang.h"
 #include "launcher/nodes/bootstrap.h"
@@ -44,10 +45,6 @@ echo "arguments $*"
 sleep 1000 &
 wait
 )";
-
-fs::path programs() {
-  return std::getenv("SUREFOOT_BIN");
-}
 
 // ---- what runs on the fourth host ----
 
@@ -89,7 +86,7 @@ struct Supervisor {
     for (const GangNode& node : nodes) addresses.push_back(node.name);
     spec.network = mpi_network("", addresses);
     spec.ports = "41000-41999";
-    spec.rsh = programs() / "surefoot-rsh";
+    spec.rsh = programs_folder() / "surefoot-rsh";
     spec.job_id = kJobId;
     spec.root = true;
     return spec;
@@ -164,11 +161,11 @@ class SshLaunch : public testing::Test {
     root_ = form;
     // Copied, so that the service's own folder is this one.
     for (const char* name : {"bin", "signs"}) fs::create_directory(root_ / name);
-    fs::copy(programs() / "surefoot-node", root_ / "bin");
+    fs::copy(programs_folder() / "surefoot-node", root_ / "bin");
     std::ofstream(root_ / "bin" / "fake") << kWorker;
     fs::permissions(root_ / "bin" / "fake", fs::perms::owner_all);
-    auto made =
-        cluster::Cluster::start({kHosts + 1, {(root_ / "bin").string(), programs().string()}});
+    auto made = cluster::Cluster::start(
+        {kHosts + 1, {(root_ / "bin").string(), programs_folder().string()}});
     ASSERT_TRUE(made) << made.error().message;
     cluster_ = std::move(*made);
   }
@@ -206,8 +203,7 @@ class SshLaunch : public testing::Test {
 
 TEST_F(SshLaunch, WorkersRunMachineByMachineAndNothingIsLeftWhicheverWayTheyEnd) {
   auto running = cluster_->host(kHosts).start(
-      {(programs() / "ssh_launch_test").string(), "--supervise", root_.string()},
-      {.environment = {"SUREFOOT_BIN=" + programs().string()}});
+      {(programs_folder() / "ssh_launch_test").string(), "--supervise", root_.string()}, {});
   ASSERT_TRUE(running) << running.error().message;
   const std::vector<std::vector<int>> ranks = {{0, 1}, {2}, {3, 4}};
   for (int attempt = 1; attempt <= 2; ++attempt) {

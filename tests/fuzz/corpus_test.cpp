@@ -6,6 +6,7 @@
 
 #include "checkpoint/service_message.h"
 #include "common/file.h"
+#include "common/test_paths.h"
 #include "tests/fuzz/targets.h"
 
 namespace surefoot::fuzz {
@@ -14,10 +15,7 @@ namespace {
 class Corpus : public ::testing::TestWithParam<Target> {};
 
 TEST_P(Corpus, IsReadWithoutHarm) {
-  const char* source = std::getenv("SUREFOOT_SOURCE");
-  ASSERT_NE(source, nullptr);
-  const auto folder =
-      std::filesystem::path(source) / "tests/fuzz/corpus" / std::string(GetParam().name);
+  const auto folder = source_folder() / "tests/fuzz/corpus" / std::string(GetParam().name);
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const auto bytes = read_file(entry.path());

@@ -22,6 +22,7 @@
 #include "checkpoint/testing/small_state.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "common/test_paths.h"
 
 namespace surefoot::s3 {
 namespace {
@@ -331,8 +332,6 @@ std::string job_text(const S3Server& server, const std::string& to) {
 }
 
 TEST_P(S3Whole, TheCommandLineVerifiesWhatLiesInTheBucket) {
-  const char* programs = std::getenv("SUREFOOT_BIN");
-  if (programs == nullptr) GTEST_SKIP() << "SUREFOOT_BIN does not name the folder of programs";
   const TemporaryFolder folder;
   std::ofstream(folder.path() / "job.yaml") << job_text(server(), "s3://surefoot/whole/cli");
   const JobDirectory directory{folder.path()};
@@ -349,8 +348,8 @@ TEST_P(S3Whole, TheCommandLineVerifiesWhatLiesInTheBucket) {
   identity.step = Step{8};
   ASSERT_TRUE(checkpoints.store_part(identity, 0, 2, state.bytes, state.digests, {}));
   const auto verify = [&](std::vector<std::string> more, const std::string& out) {
-    std::vector<std::string> argv = {std::string(programs) + "/surefoot", "checkpoints", "verify",
-                                     folder.path().string(), "--json"};
+    std::vector<std::string> argv = {(programs_folder() / "surefoot").string(), "checkpoints",
+                                     "verify", folder.path().string(), "--json"};
     argv.insert(argv.end(), more.begin(), more.end());
     return ChildProcess(argv,
                         {"HOME=" + folder.path().string(),
