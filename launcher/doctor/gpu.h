@@ -73,9 +73,10 @@ struct GpuFacts {
 // Memory that others hold from which on it is worth a word; arbitrary.
 inline constexpr std::int64_t kOthersBytes = std::int64_t{1} << 30;
 
-// "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink". `used`: a job is
-// given that runs on GPUs, or none is given.
-[[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, bool used);
+// Whether GPUs are used: by the job that is given, or nobody knows, as none is.
+enum class GpuUse { kUnused, kUnknown, kUsed };
+// "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink".
+[[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, GpuUse use);
 
 // ---- what the kernel's log says of them ----
 
@@ -93,6 +94,7 @@ struct KernelLogFacts {
 // Older errors than this may have been followed by a reset that the log does not show; arbitrary.
 inline constexpr std::int64_t kFreshSeconds = 24 * 3600;
 // `gpus`: there are any.
+// `used`: not kUnused; so below.
 [[nodiscard]] Finding check_xid(const KernelLogFacts& facts, bool gpus, bool used);
 
 // ---- the libraries ----

@@ -16,18 +16,21 @@ std::string reset_of(const GpuDevice& device) {
   return fmt::format("nvidia-smi --gpu-reset -i {} with nothing on it, or reboot", device.index);
 }
 
-Finding no_driver(const GpuFacts& facts, bool used) {
+Finding no_driver(const GpuFacts& facts, GpuUse use) {
   const std::string check = "gpu driver";
   if (facts.cards > 0) {
     return bad_only_if(
-        used,
+        use != GpuUse::kUnused,
         bad(check,
             fmt::format("{} on the PCI bus, but no driver: {}",
                         count_text(facts.cards, "NVIDIA GPU", "NVIDIA GPUs"), facts.library_fault),
             "install NVIDIA's driver (containers: --gpus all with NVIDIA's container "
             "toolkit)"));
   }
-  return not_checked(check, "no NVIDIA GPU on the PCI bus, and " + facts.library_fault);
+  const std::string found = "no NVIDIA GPU on the PCI bus, and " + facts.library_fault;
+  if (use != GpuUse::kUsed) return not_checked(check, found);
+  return bad(check, "the job runs on GPUs: " + found,
+             "a machine with GPUs, or resources.device: cpu (containers: --gpus all)");
 }
 
 Finding driver_fails(const GpuFacts& facts, bool used) {
@@ -156,8 +159,9 @@ Finding check_links(const GpuDevice& device) {
 
 }  // namespace
 
-std::vector<Finding> check_gpus(const GpuFacts& facts, bool used) {
-  if (!facts.library_fault.empty()) return {no_driver(facts, used)};
+std::vector<Finding> check_gpus(const GpuFacts& facts, GpuUse use) {
+  if (!facts.library_fault.empty()) return {no_driver(facts, use)};
+  const bool used = use != GpuUse::kUnused;
   if (facts.nvml_code != 0) return {driver_fails(facts, used)};
   std::vector<Finding> findings = {check_driver(facts, used)};
   for (const GpuDevice& device : facts.devices) {

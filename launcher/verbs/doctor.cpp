@@ -83,9 +83,11 @@ struct Subject {
   [[nodiscard]] int workers_in_all() const {
     return has_job ? workers() * std::max(job.resources().num_nodes().max(), 1) : 0;
   }
-  [[nodiscard]] bool uses_gpus() const {
+  [[nodiscard]] GpuUse gpu_use() const {
+    if (!has_job) return GpuUse::kUnknown;
     // By name: there are builds whose schema knows no GPU.
-    return !has_job || config::Resources::Device_Name(job.resources().device()) == "cuda";
+    return config::Resources::Device_Name(job.resources().device()) == "cuda" ? GpuUse::kUsed
+                                                                              : GpuUse::kUnused;
   }
   [[nodiscard]] bool has_hosts() const {
     const config::Resources& resources = job.resources();
@@ -142,9 +144,10 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
 // ---- GPUs ----
 
 void add_gpus(const Subject& subject, std::vector<Check>& checks) {
-  const bool used = subject.uses_gpus();
-  checks.push_back({{"gpu driver"}, kPatience, [used](const Asked& asked) {
-                      for (const Finding& finding : check_gpus(look_at_gpus(), used))
+  const GpuUse use = subject.gpu_use();
+  const bool used = use != GpuUse::kUnused;
+  checks.push_back({{"gpu driver"}, kPatience, [use](const Asked& asked) {
+                      for (const Finding& finding : check_gpus(look_at_gpus(), use))
                         asked.say(finding);
                     }});
   checks.push_back({{"xid"}, kPatience, [used](const Asked& asked) {
