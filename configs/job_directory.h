@@ -4,6 +4,7 @@
 //   <dir>/job.json       {"id": ..., "name": ...}
 //   <dir>/journal.db     the supervisor's journal
 //   <dir>/service.keys   how supervisor and services know each other; mode 0600
+//   <dir>/probe          name of the object by which machines prove that they see one store
 //   <dir>/service/       what services remember of the job, a file a machine
 //   <dir>/logs/          attempt-003/rank-1.log, node.log
 //   <dir>/metrics/       metrics.jsonl and TensorBoard event files

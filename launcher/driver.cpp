@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ constexpr Duration kPoll = 100ms;
 constexpr Duration kPollEarly = 20ms;
 constexpr Duration kSaveInterval = 5s;
 constexpr Duration kLogInterval = 1s;
+constexpr Duration kFinishMargin = 1s;  // so that its answer comes before the core gives up
 
 sigset_t handled_signals() {
   sigset_t set;
@@ -38,7 +40,11 @@ NodeContext node_context(const DriverSettings& settings,
   context.keys = client_half(settings.keys);
   context.directory = settings.directory;
   context.bring_model = settings.bring_model;
-  context.probe = std::make_shared<StoreProbe>("probe-" + settings.job_id);
+  if (!context.alone) {
+    context.probe =
+        std::make_shared<StoreProbe>(settings.directory.root / "probe", settings.job_id);
+    context.stop = Fd(::eventfd(0, EFD_CLOEXEC));
+  }
   context.service.program = settings.programs.node;
   context.service.job_file = settings.directory.job_file();
   context.service.job_directory = settings.directory.root;
@@ -59,6 +65,7 @@ core::Rules rules_for(const DriverSettings& settings) {
   core::Rules rules = core::rules_of(settings.job);
   rules.injected_faults = static_cast<std::int64_t>(settings.faults.size());
   rules.faults_count = settings.faults_count;
+  rules.accept_changes = settings.accept_changes;
   return rules;
 }
 
@@ -108,7 +115,7 @@ Result<int> Driver::run() {
   // mpirun may have been ended a moment ago; nobody else reaps it.
   if (gang_) [[maybe_unused]]
     const auto reaped = gang_->poll();
-  machines_.close(now() + 100ms);
+  machines_.close(now() + 1s);
   return stop_->exit_code;
 }
 
@@ -172,7 +179,7 @@ void Driver::perform(const core::Effect& effect, std::int64_t action) {
     machines_.end_gang(state_.fleet, attempt, gang_, action);
   } else if (const auto* finish = std::get_if<core::FinishJob>(&effect)) {
     machines_.finish(finish->node, rules_.max_steps,
-                     core::time_limit(rules_, core::Stage::kFinishing) * 9 / 10, action);
+                     std::max<Duration>(state_.finish_limit - now() - kFinishMargin, 1s), action);
   } else if (const auto* flush = std::get_if<core::FlushAndKeepArena>(&effect)) {
     machines_.flush(flush->nodes, action);
   } else if (std::holds_alternative<core::FreeArena>(effect)) {

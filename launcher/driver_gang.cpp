@@ -138,7 +138,7 @@ bool Driver::has_last_words() {
     const auto answered = machines_.answered_at(member.node);
     if (!answered || *answered <= *gang_exit_seen_) return false;
   }
-  return true;
+  return !machines_.bringing_logs();
 }
 
 void Driver::look_at_gang() {

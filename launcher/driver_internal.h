@@ -94,8 +94,9 @@ class Driver final : MachineListener {
   std::optional<Time> answered_;          // when the last of those came; none: there are none
   Time saved_{};
   Time next_logs_{};
-  core::NodeId metrics_from_ = -1;                        // who told the newest record
-  std::pair<std::int64_t, std::int64_t> metrics_newest_;  // attempt and step of it
+  core::NodeId metrics_from_ = -1;  // who told the newest record
+  // Attempt, step and kind of it: an evaluation follows the step that it belongs to.
+  std::tuple<std::int64_t, std::int64_t, std::int64_t> metrics_newest_;
   std::unique_ptr<MetricsWriter> metrics_;
 
   BusyTimes busy_;

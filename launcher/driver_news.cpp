@@ -104,7 +104,7 @@ void Driver::observe_answers() {
 void Driver::take_metrics(core::NodeId node, const std::vector<MetricRecord>& metrics) {
   std::vector<MetricRecord> fresh;
   for (const MetricRecord& metric : metrics) {
-    const auto at = std::pair(metric.record.attempt, metric.record.step);
+    const auto at = std::tuple(metric.record.attempt, metric.record.step, metric.record.kind);
     if (node != metrics_from_ && at <= metrics_newest_) continue;
     fresh.push_back(metric);
     metrics_from_ = node;

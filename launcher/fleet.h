@@ -47,7 +47,7 @@ inline constexpr std::int64_t kNodeBackoffLimit = 60;  // `node_backoff` doubles
 struct HostSpec {
   std::string name;
   int slots = 0;      // 0: workers_per_node
-  bool here = false;  // the supervisor's own machine
+  bool here = false;  // the supervisor's own machine, by its name
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };
 
@@ -66,6 +66,7 @@ enum class Standing {
 
 struct Node {
   HostSpec host;
+  bool here = false;   // the supervisor's own machine, as was seen when its service was started
   bool listed = true;  // the user's list names it now
   Standing standing = Standing::kOut;
   Time due{};
@@ -89,6 +90,7 @@ struct Node {
   bool back = false;     // it was lost to the open attempt, and has answered since
   Attempt spared;        // by the StartService in hand or last answered
   bool up() const { return standing == Standing::kReady; }
+  bool is_here() const { return here || host.here; }
   // When it stays after all, if it still answers.
   Time outlives_notice() const {
     return leaves_at.value_or(noticed_at.value_or(Time{}) + kUsualNotice) + kOutlivedNotice;
@@ -113,8 +115,8 @@ struct Member {
 [[nodiscard]] bool usable(const Node& node);
 
 // The machines for the next attempt: those that are usable and alike, at most max_nodes, no more
-// workers than a step has micro-batches; machines of the last attempt and with the newest snapshots
-// first, the list's order otherwise, and the result in the list's order. Fewer than min_nodes:
+// workers than a step has micro-batches; machines with the newest snapshots first, the list's order
+// otherwise, and the result in the list's order. Fewer than min_nodes:
 // none. What the machines must be alike in: `reference`, where that is known.
 [[nodiscard]] std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet,
                                          const NodeFacts& reference);

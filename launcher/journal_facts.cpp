@@ -50,6 +50,7 @@ Facts to_facts(const History& h) {
       {"history.attempt_open", fmt::to_string(int{h.attempt_open})},
       {"history.gang", fmt::format("{}", fmt::join(h.gang, "\n"))},
       {"history.numerics_id", h.numerics_id},
+      {"history.training_hash", h.training_hash},
       {"history.finished_step", fmt::to_string(h.finished_step.value)},
       {"history.failures_in_row", fmt::to_string(h.failures_in_row)},
       {"history.idle_in_row", fmt::to_string(h.idle_in_row)},
@@ -75,6 +76,7 @@ History history_of(const Facts& facts) {
   h.attempt_open = number_of(facts, "history.attempt_open") != 0;
   h.gang = lines_of(text_of(facts, "history.gang"));
   h.numerics_id = text_of(facts, "history.numerics_id");
+  h.training_hash = text_of(facts, "history.training_hash");
   h.finished_step = Step{number_of(facts, "history.finished_step")};
   h.failures_in_row = number_of(facts, "history.failures_in_row");
   h.idle_in_row = number_of(facts, "history.idle_in_row");

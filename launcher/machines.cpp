@@ -1,5 +1,7 @@
 #include "launcher/machines.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "checkpoint/rank_traces.h"
@@ -19,6 +21,7 @@ constexpr Duration kTraces = 4500ms;
 constexpr Duration kEndHere = 3s;
 constexpr Duration kServiceSilence = 5s;  // arbitrary; of the only machine, whose process is seen
 constexpr Duration kLogs = 2s;            // of one look at a machine's logs
+constexpr Duration kLastLogs = 20s;       // of the last one, for all that is there
 constexpr Duration kNoticeLeft = 30s;     // of a machine that names no time: what clouds give
 
 std::string outcome_of(const Status& status) {
@@ -48,7 +51,9 @@ Machines::Machine& Machines::machine(core::NodeId node, const std::string& name)
 }
 
 void Machines::begin_commands(Machine& machine) {
-  machine.link = std::make_shared<NodeLink>(context_, machine.name);
+  machine.link = std::make_shared<NodeLink>(
+      context_, machine.name,
+      machine.prepared ? machine.prepared->answer.facts : core::NodeFacts{});
   machine.commands = std::make_unique<TaskThread>(inbox_);
 }
 
@@ -62,14 +67,12 @@ void Machines::begin(Machine& machine, core::NodeId node) {
     listener_.answered(node, status, at);
   };
   reports.gone = [this, node] {
-    machines_[node].watched = false;
-    machines_[node].status.reset();
+    leave_behind(node, true);
     spdlog::warn("{}: the service is gone", machines_[node].name);
     tell(core::ServiceLost{node});
   };
   reports.silent = [this, node](const std::string& text) {
-    machines_[node].watched = false;
-    machines_[node].status.reset();
+    leave_behind(node, false);
     spdlog::warn("{}: {}", machines_[node].name, text);
     context_->alone ? tell(core::ServiceLost{node}) : tell(core::NodeLost{node, text});
   };
@@ -87,17 +90,29 @@ void Machines::follow(const core::Fleet& fleet) {
                            here ? machine.prepared->status.pid() : 0);
       machine.watched = true;
     } else if (!up && machine.watched) {
-      machine.watch->rest();
-      machine.watched = false;
-      machine.status.reset();
-      // What is asked of it can take as long as it likes.
-      if (!context_->alone && !machine.commands->idle()) {
-        begin_commands(machine);
-        if (!flushing_.nodes.empty() && flushing_.nodes.front() == node)
-          flushed(flushing_.number, {.stored = error(Code::kRetry, "{} is lost", machine.name)});
-      }
+      leave_behind(node, false);
     }
   }
+}
+
+// Nobody waits any more for what is being asked of a machine whose service does not answer, or
+// (`gone`) has ended: it may take as long as it likes.
+void Machines::leave_behind(core::NodeId node, bool gone) {
+  Machine& machine = machines_[node];
+  machine.watch->rest();
+  machine.watched = false;
+  machine.status.reset();
+  if (context_->alone || machine.commands->idle()) return;
+  begin_commands(machine);
+  const Error lost{Code::kRetry, machine.name + (gone ? ": its service has ended" : " is lost")};
+  if (!flushing_.nodes.empty() && flushing_.nodes.front() == node)
+    flushed(flushing_.number, {.stored = lost});
+  traced(tracing_.number, node, tracing_.attempt,
+         fmt::format("\n==== {}\n{}\n", machine.name, lost.message));
+  freed(freeing_.number, node, gone ? Status() : Status(lost));
+  told(telling_.number, node);
+  // Of one that lives, who is left there is asked again once its service is back.
+  if (!gone && ending_.open.contains(node)) ended(ending_.number, node, ending_.attempt, {});
 }
 
 void Machines::set_pace(Duration pace) {
@@ -146,11 +161,23 @@ void Machines::prepared(core::NodeId node, std::uint64_t start,
   Machine& machine = machines_[node];
   if (start != machine.starts) return;
   if (!result) return tell(core::ServiceStartFailed{result.error().message, node});
+  if (const std::string other = same_as(node, result->access); !other.empty())
+    return tell(core::ServiceStartFailed{"it is " + other + " under another name", node});
   machine.prepared = *result;
   machine.watched = false;
   core::ServiceAnswered answer = result->answer;
   answer.node = node;
   tell(std::move(answer));
+}
+
+// The name of another machine in use that has the same service; empty: there is none.
+std::string Machines::same_as(core::NodeId node, const NodeAccess& access) const {
+  for (const auto& [other, machine] : machines_) {
+    if (other == node || !machine.watched || !machine.prepared) continue;
+    const NodeAccess& its = machine.prepared->access;
+    if (access.local ? its.local : its.endpoint == access.endpoint) return machine.name;
+  }
+  return {};
 }
 
 // ---- The gang ----
@@ -170,23 +197,33 @@ void Machines::drain(const core::Fleet& fleet, Attempt attempt, std::int64_t act
 }
 
 void Machines::tell_everyone(const core::Fleet& fleet, std::int64_t action) {
+  if (telling_.action != 0) listener_.performed(telling_.action, "asked again");
+  telling_ = Round{++rounds_, action, {kHere}, {}, false, {}};
   for (auto& [node, machine] : machines_) {
     if (!fleet[node].up()) continue;
+    telling_.open.insert(node);
     const Time leaves = fleet[node].leaves_at.value_or(now() + kNoticeLeft);
-    machine.commands->start([link = machine.link, leaves, name = machine.name]() -> Inbox::Item {
-      const Status told = link->tell_everyone(std::max<Duration>(leaves - now(), 0s));
-      return [name, told] {
-        if (!told) spdlog::warn("{}: {}", name, told.error().message);
+    machine.commands->start([this, link = machine.link, leaves, node, name = machine.name,
+                             round = telling_.number]() -> Inbox::Item {
+      const Status asked = link->tell_everyone(leaves);
+      return [this, round, node, name, asked] {
+        if (!asked) spdlog::warn("{}: {}", name, asked.error().message);
+        told(round, node);
       };
     });
   }
-  listener_.performed(action, "done");
+  told(telling_.number, kHere);
+}
+
+void Machines::told(std::uint64_t round, core::NodeId node) {
+  if (round != telling_.number || telling_.open.erase(node) == 0 || !telling_.open.empty()) return;
+  listener_.performed(std::exchange(telling_, Round{}).action, "done");
 }
 
 void Machines::end_gang(const core::Fleet& fleet, Attempt attempt, const std::optional<Gang>& gang,
                         std::int64_t action) {
   if (ending_.action != 0) listener_.performed(ending_.action, "asked again");
-  ending_ = Round{++rounds_, action, {kHere}, {}, false};
+  ending_ = Round{++rounds_, action, {kHere}, {}, false, attempt};
   for (auto& [node, machine] : machines_) {
     if (!context_->alone && (!fleet[node].in_gang || !fleet[node].up())) continue;
     ending_.open.insert(node);
@@ -229,6 +266,7 @@ void Machines::check_ending(Attempt attempt) {
   listener_.performed(round.action, round.failed.empty() ? "done" : round.failed);
   // The core asks again, without those that are lost.
   if (round.lost) return;
+  for (auto& [node, machine] : machines_) bring_last_logs(machine);
   round.failed.empty() ? tell(core::GangEnded{attempt})
                        : tell(core::GangNotEnded{attempt, round.failed});
 }
@@ -237,28 +275,53 @@ void Machines::check_ending(Attempt attempt) {
 
 void Machines::follow_logs(core::NodeId node, Attempt attempt, const std::vector<int>& ranks) {
   Machine& machine = machines_[node];
-  machine.mirror.reset();
+  bring_last_logs(machine);
   if (context_->alone || !machine.prepared || machine.prepared->access.local ||
       machine.prepared->status.shares_directory())
     return;
   machine.mirror = std::make_shared<LogMirror>(context_->directory.attempt_logs(attempt),
-                                               machine.prepared->access.host, attempt, ranks);
+                                               machine.name, attempt, ranks);
   machine.logs = std::make_unique<TaskThread>(inbox_);
+}
+
+Inbox::Item Machines::pull(LogMirror& mirror, const ServiceAddress& address,
+                           const std::string& job_id, Time deadline) {
+  ServiceClient client(address, job_id);
+  const auto call = [&](service::Request request, Time until) {
+    return client.call(std::move(request), until);
+  };
+  Result<bool> all = false;
+  do {
+    all = mirror.pull(call, std::min(deadline, now() + kLogs));
+  } while (all && !*all && now() < deadline);
+  if (all || all.error().code == Code::kRetry) return {};
+  return [what = all.error().message] { spdlog::warn("logs of a machine: {}", what); };
+}
+
+bool Machines::bringing_logs() const {
+  return std::any_of(machines_.begin(), machines_.end(), [](const auto& entry) {
+    return entry.second.mirror && !entry.second.logs->idle();
+  });
+}
+
+// Of an attempt that is over: what has come since the last look.
+void Machines::bring_last_logs(Machine& machine) {
+  if (!machine.mirror) return;
+  machine.logs->start(
+      [mirror = std::exchange(machine.mirror, nullptr), address = machine.prepared->address,
+       id = context_->job_id]() { return pull(*mirror, address, id, now() + kLastLogs); });
+  last_logs_.push_back(std::move(machine.logs));
 }
 
 void Machines::mirror_logs() {
   for (auto& [node, machine] : machines_) {
     if (!machine.mirror || !machine.watched || !machine.logs->idle()) continue;
-    machine.logs->start([mirror = machine.mirror, address = machine.prepared->address,
-                         id = context_->job_id]() -> Inbox::Item {
-      ServiceClient client(address, id);
-      const auto call = [&](service::Request request, Time deadline) {
-        return client.call(std::move(request), deadline);
-      };
-      (void)mirror->pull(call, now() + kLogs);
-      return {};
-    });
+    machine.logs->start(
+        [mirror = machine.mirror, address = machine.prepared->address, id = context_->job_id]() {
+          return pull(*mirror, address, id, now() + kLogs);
+        });
   }
+  std::erase_if(last_logs_, [](const auto& thread) { return thread->idle(); });
 }
 
 std::vector<RankPlace> Machines::places(const std::set<core::NodeId>& nodes,
@@ -279,7 +342,7 @@ std::vector<RankPlace> Machines::places(const std::set<core::NodeId>& nodes,
 
 void Machines::collect_traces(const core::Fleet& fleet, Attempt attempt,
                               const std::optional<Gang>& gang, std::int64_t action) {
-  tracing_ = Round{++rounds_, action, {}, {}, false};
+  tracing_ = Round{++rounds_, action, {}, {}, false, attempt};
   traces_ = "Taken since no step was finished in time.\n";
   std::set<std::int32_t> told;  // by the service of this machine
   for (auto& [node, machine] : machines_) {
@@ -331,27 +394,29 @@ void Machines::traced(std::uint64_t round, core::NodeId node, Attempt attempt,
 
 void Machines::finish(core::NodeId node, Step step, Duration patience, std::int64_t action) {
   Machine& machine = machines_[node];
-  machine.commands->start(
-      [this, link = machine.link, node, step, patience, action]() -> Inbox::Item {
-        auto result = link->finish(step, now() + patience);
-        return [this, node, step, action, result = std::move(result)] {
-          listener_.performed(action, result ? "done" : result.error().message);
-          if (!result) {
-            return tell(
-                core::FinishFailed{result.error().message, result.error().code == Code::kRetry});
-          }
-          listener_.has_result(
-              {result->weights_sha256(), result->state_sha256(), result->folder(), step.value});
-          for (auto& [other, machine] : machines_) {
-            if (other == node || !machine.watched) continue;
-            machine.commands->start([link = machine.link, step]() -> Inbox::Item {
-              (void)link->finished_elsewhere(step);
-              return [] {};
-            });
-          }
-          tell(core::JobFinished{});
-        };
-      });
+  machine.commands->start([this, link = machine.link, node, step, patience, action,
+                           round = finishing_ = ++rounds_]() -> Inbox::Item {
+    auto result = link->finish(step, now() + patience);
+    return [this, node, step, action, round, result = std::move(result)] {
+      listener_.performed(action, result ? "done" : result.error().message);
+      // Another machine was asked since.
+      if (round != finishing_) return;
+      if (!result) {
+        return tell(
+            core::FinishFailed{result.error().message, result.error().code == Code::kRetry});
+      }
+      listener_.has_result(
+          {result->weights_sha256(), result->state_sha256(), result->folder(), step.value});
+      for (auto& [other, machine] : machines_) {
+        if (other == node || !machine.watched) continue;
+        machine.commands->start([link = machine.link, step]() -> Inbox::Item {
+          (void)link->finished_elsewhere(step);
+          return [] {};
+        });
+      }
+      tell(core::JobFinished{});
+    };
+  });
 }
 
 void Machines::flush(const std::vector<core::NodeId>& nodes, std::int64_t action) {
@@ -385,26 +450,26 @@ void Machines::flushed(std::uint64_t round, const Flushed& result) {
 }
 
 void Machines::free(std::int64_t action) {
-  freeing_ = Round{++rounds_, action, {}, {}, false};
+  freeing_ = Round{++rounds_, action, {kHere}, {}, false, {}};
+  start_nothing_more();
   for (auto& [node, machine] : machines_) {
     // One that is out now ends by itself after arena_ttl.
     if (!context_->alone && !machine.watched) continue;
     freeing_.open.insert(node);
   }
-  for (const core::NodeId node : freeing_.open) {
-    Machine& machine = machines_[node];
+  for (auto& [node, machine] : machines_) {
+    if (!freeing_.open.contains(node)) continue;
     machine.commands->start(
-        [this, link = machine.link, node, round = freeing_.number]() -> Inbox::Item {
+        [this, link = machine.link, node = node, round = freeing_.number]() -> Inbox::Item {
           const Status result = link->free();
           return [this, node, round, result] { freed(round, node, result); };
         });
   }
-  if (freeing_.open.empty()) freed(freeing_.number, kHere, {});
+  freed(freeing_.number, kHere, {});
 }
 
 void Machines::freed(std::uint64_t round, core::NodeId node, const Status& result) {
-  if (round != freeing_.number) return;
-  freeing_.open.erase(node);
+  if (round != freeing_.number || freeing_.open.erase(node) == 0) return;
   if (!result && freeing_.failed.empty()) freeing_.failed = result.error().message;
   if (!freeing_.open.empty()) return;
   const Round done = std::exchange(freeing_, Round{});
@@ -441,8 +506,24 @@ bool Machines::local(core::NodeId node) const {
   return found != machines_.end() && found->second.prepared && found->second.prepared->access.local;
 }
 
+// A service that would come now nobody would end.
+void Machines::start_nothing_more() {
+  const std::uint64_t one = 1;
+  if (context_->stop) (void)!::write(context_->stop.get(), &one, sizeof one);
+}
+
 void Machines::close(Time deadline) {
+  start_nothing_more();
+  for (auto& [node, machine] : machines_) {
+    if (machine.watched && !context_->alone)
+      machine.commands->start([link = machine.link]() -> Inbox::Item {
+        link->remove_probe();
+        return {};
+      });
+  }
   here_.finish(deadline);
+  for (auto& [node, machine] : machines_) machine.commands->finish(deadline);
+  for (auto& thread : last_logs_) thread->finish(deadline);
 }
 
 }  // namespace surefoot

@@ -46,7 +46,7 @@ class Machines {
   [[nodiscard]] std::shared_ptr<Inbox> inbox() const { return inbox_; }
 
   // What the core's state means for the watches: machines that are ready are watched, others are
-  // not, and what is asked of a lost one is left to itself.
+  // not.
   void follow(const supervisor::Fleet& fleet);
   void set_pace(Duration pace);
   void ask_at_once();  // the watched ones
@@ -65,6 +65,7 @@ class Machines {
   // share the job directory; mirror_logs() takes what is new, now and then.
   void follow_logs(supervisor::NodeId node, Attempt attempt, const std::vector<int>& ranks);
   void mirror_logs();
+  [[nodiscard]] bool bringing_logs() const;
   // Where all ranks are, by the members that are ready (alone: the one), and what else of mpirun's
   // session is on this machine, into the attempt's logs.
   void collect_traces(const supervisor::Fleet& fleet, Attempt attempt,
@@ -75,7 +76,8 @@ class Machines {
   [[nodiscard]] std::optional<Time> answered_at(supervisor::NodeId node) const;
   [[nodiscard]] std::string endpoint(supervisor::NodeId node) const;
   [[nodiscard]] bool local(supervisor::NodeId node) const;
-  // Waits for commands under way, for a moment: the process is about to end.
+  // Waits for commands under way, until the deadline: the process is about to end. Removes what
+  // machines were compared by; what is being started on one is given up.
   void close(Time deadline);
 
  private:
@@ -99,6 +101,7 @@ class Machines {
     std::set<supervisor::NodeId> open;  // who has not answered; kHere: mpirun's session
     std::string failed;                 // the first that went wrong
     bool lost = false;                  // a machine could not be asked
+    Attempt attempt;                    // of which it is
   };
   // FlushAndKeepArena: one machine after the other.
   struct FlushRound {
@@ -112,11 +115,18 @@ class Machines {
   Machine& machine(supervisor::NodeId node, const std::string& name);
   void begin(Machine& machine, supervisor::NodeId node);
   void begin_commands(Machine& machine);
+  void leave_behind(supervisor::NodeId node, bool gone);
+  [[nodiscard]] std::string same_as(supervisor::NodeId node, const NodeAccess& access) const;
   void prepared(supervisor::NodeId node, std::uint64_t start,
                 const Result<NodeLink::Prepared>& result, std::int64_t action);
   void ended(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
              const NodeLink::Ended& end);
   void check_ending(Attempt attempt);
+  void told(std::uint64_t round, supervisor::NodeId node);
+  void bring_last_logs(Machine& machine);
+  [[nodiscard]] static Inbox::Item pull(LogMirror& mirror, const ServiceAddress& address,
+                                        const std::string& job_id, Time deadline);
+  void start_nothing_more();
   [[nodiscard]] std::vector<RankPlace> places(const std::set<supervisor::NodeId>& nodes,
                                               Attempt attempt) const;
   void traced(std::uint64_t round, supervisor::NodeId node, Attempt attempt,
@@ -138,12 +148,16 @@ class Machines {
   TaskThread here_{inbox_};
   Duration pace_ = std::chrono::milliseconds(100);
   std::uint64_t rounds_ = 0;
+  std::uint64_t finishing_ = 0;  // the round of the last FinishJob
+  Round telling_;
   Round ending_;
   Round tracing_;
   std::string traces_;           // so far, of tracing_
   supervisor::Culprit awaited_;  // as it was when they were asked for
   Round freeing_;
   FlushRound flushing_;
+  // Those of earlier attempts' logs that bring the rest.
+  std::vector<std::unique_ptr<TaskThread>> last_logs_;
 };
 
 }  // namespace surefoot

@@ -1,9 +1,11 @@
 #include "launcher/node_link.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/node_check.h"
 #include "common/file.h"
 #include "common/process.h"
 
@@ -21,27 +23,55 @@ constexpr Duration kAsk = 1s;
 constexpr Duration kReach = 1s;  // of a machine after its gang's end
 constexpr Duration kLastWords = 2s;
 
-// What machines have to have in common, from `surefoot-worker --describe`.
-Result<supervisor::NodeFacts> facts_of(const service::CheckReply& check, const std::string& name) {
+// What machines have to have in common, from `surefoot-worker --describe`. An error: what this one
+// lacks.
+Result<supervisor::NodeFacts> facts_of(const service::CheckReply& check,
+                                       const service::StatusReply& status,
+                                       const std::string& name) {
   if (check.unreachable_size() > 0) {
     return error(Code::kRetry, "{}: has no way to other machines of the job: {}", name,
                  check.unreachable(0));
   }
   if (!check.describe_error().empty())
     return error(Code::kInvalid, "{}: {}", name, check.describe_error());
+  if (check.build() != build_text()) {
+    return error(Code::kInvalid, "{}: its service is of another build: {} there, {} here", name,
+                 check.build(), build_text());
+  }
   const auto json = nlohmann::json::parse(check.description(), nullptr, false);
-  if (!json.is_object())
-    return error(Code::kInvalid, "{}: surefoot-worker --describe says nothing readable", name);
+  const auto text = [&json](const char* key) -> std::string {
+    const bool there = json.is_object() && json.contains(key) && json[key].is_string();
+    return there ? json[key].get<std::string>() : std::string();
+  };
   supervisor::NodeFacts facts;
-  facts.numerics_id = json.value("numerics_id", "");
-  facts.training_hash = json.value("training_hash", "");
+  facts.numerics_id = text("numerics_id");
+  facts.training_hash = text("training_hash");
+  // Two that say nothing would pass for equal.
+  if (facts.numerics_id.empty() || facts.training_hash.empty())
+    return error(Code::kInvalid, "{}: surefoot-worker --describe says nothing readable", name);
+  const bool has_arena = status.arena_bytes() > 0;
+  const auto needed =
+      json.contains("arena_bytes") && json["arena_bytes"].is_number_integer() && !has_arena
+          ? json["arena_bytes"].get<std::int64_t>()
+          : 0;
+  if (check.arena_free_bytes() < needed) {
+    return error(Code::kInvalid,
+                 "{}: the state of the job needs {:.1f} GiB of shared memory, {:.1f} are free "
+                 "(checkpoint.arena names another place)",
+                 name, static_cast<double>(needed) / (1 << 30),
+                 static_cast<double>(check.arena_free_bytes()) / (1 << 30));
+  }
   return facts;
 }
 
 }  // namespace
 
-NodeLink::NodeLink(std::shared_ptr<const NodeContext> context, std::string name)
-    : context_(std::move(context)), name_(std::move(name)) {
+NodeLink::NodeLink(std::shared_ptr<const NodeContext> context, std::string name,
+                   supervisor::NodeFacts known)
+    : context_(std::move(context)),
+      name_(std::move(name)),
+      checked_boot_(known.boot_id),
+      facts_(std::move(known)) {
   // The folder's socket needs no answer from the machine: it can be asked before it is prepared.
   if (context_->alone)
     client_.emplace(ServiceAddress(context_->arena_folder, context_->keys), context_->job_id);
@@ -65,7 +95,8 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
   if (context_->alone) {
     SUREFOOT_TRY(ensure_service(*client_, context_->service, deadline));
   } else {
-    SUREFOOT_ASSIGN(prepared.access, bootstrap(name_, context_->others, deadline));
+    SUREFOOT_ASSIGN(prepared.access,
+                    bootstrap(name_, context_->others, deadline, context_->stop.get()));
     here_ = prepared.access.local;
     if (!here_)
       prepared.address = ServiceAddress::elsewhere(prepared.access.endpoint, context_->keys);
@@ -79,35 +110,39 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
   const std::string boot = prepared.status.boot_id();
   if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
     SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, deadline));
-    SUREFOOT_ASSIGN(facts_, facts_of(reply.check(), name_));
+    SUREFOOT_ASSIGN(facts_, facts_of(reply.check(), prepared.status, name_));
     checked_boot_ = boot;
   }
   facts_.boot_id = boot;
   prepared.answer = {Step{prepared.status.ready_step()}, Step{prepared.status.durable_step()}, 0,
-                     facts_};
+                     facts_, prepared.access.local};
   return prepared;
 }
 
-// The first one's object is there before anybody looks for it.
+// The first one's object is there before anybody looks for it. A machine whose store hangs leaves
+// the others the time to put it themselves.
 Status NodeLink::probe_store(Time deadline) {
   StoreProbe& probe = *context_->probe;
-  std::unique_lock turn = probe.turn();
-  const bool first = probe.put_by.empty();
-  if (!first) turn.unlock();
+  const Duration third = (deadline - now()) / 3;
+  SUREFOOT_ASSIGN(const StoreProbe::Part part, probe.part(now() + 2 * third));
+  const bool puts = part == StoreProbe::Part::kPut;
+  const Time until = puts ? now() + third : deadline;
   service::Request request;
   service::Check& check = *request.mutable_check();
-  check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
-  first ? check.set_put_probe(probe.name()) : check.set_get_probe(probe.name());
-  SUREFOOT_ASSIGN(const service::Reply reply, call(std::move(request), deadline));
-  if (!reply.check().put_error().empty()) {
+  check.set_seconds(std::max(seconds(until - now()) - 0.5, 0.5));
+  puts ? check.set_put_probe(probe.name()) : check.set_get_probe(probe.name());
+  if (puts) check.set_remove_probe(probe.old_name());
+  const auto reply = call(std::move(request), until);
+  if (puts) probe.put_by(reply && reply->check().put_error().empty() ? name_ : "");
+  if (!reply) return reply.error();
+  if (!reply->check().put_error().empty()) {
     return error(Code::kRetry, "{}: cannot write to checkpoint.to: {}", name_,
-                 reply.check().put_error());
+                 reply->check().put_error());
   }
-  if (!reply.check().get_error().empty()) {
-    return error(Code::kInvalid, "checkpoint.to is not shared between {} and {}: {}", probe.put_by,
-                 name_, reply.check().get_error());
+  if (!reply->check().get_error().empty()) {
+    return error(Code::kInvalid, "checkpoint.to is not shared between {} and {}: {}",
+                 probe.putter(), name_, reply->check().get_error());
   }
-  if (first) probe.put_by = name_;
   return {};
 }
 
@@ -129,11 +164,12 @@ Status NodeLink::drain(Attempt attempt) {
   return reply ? Status() : Status(reply.error());
 }
 
-Status NodeLink::tell_everyone(Duration left) {
+Status NodeLink::tell_everyone(Time leaves) {
+  const Duration left = std::max<Duration>(leaves - now(), 0s);
   service::Request request;
   request.mutable_notice()->set_deadline_seconds(seconds(left));
   request.mutable_notice()->set_everyone(true);
-  auto reply = call(std::move(request), now() + kAsk);
+  auto reply = call(std::move(request), now() + std::clamp<Duration>(left / 2, kAsk, 10s));
   return reply ? Status() : Status(reply.error());
 }
 
@@ -211,15 +247,13 @@ Status NodeLink::free() {
   return shut_down(false, true, kFree / 2);
 }
 
-// By the first that is freed. Left where that fails: nobody takes it for anything.
+// Left where that fails: nobody takes it for anything.
 void NodeLink::remove_probe() {
-  StoreProbe& probe = *context_->probe;
-  const std::unique_lock turn = probe.turn();
-  if (probe.put_by.empty()) return;
+  if (context_->probe == nullptr || !context_->probe->take()) return;
   service::Request request;
-  request.mutable_check()->set_seconds(seconds(kFree / 2));
-  request.mutable_check()->set_remove_probe(probe.name());
-  if (call(std::move(request), now() + kFree / 2)) probe.put_by.clear();
+  request.mutable_check()->set_seconds(seconds(kAsk));
+  request.mutable_check()->set_remove_probe(context_->probe->name());
+  (void)call(std::move(request), now() + kAsk);
 }
 
 // The folder goes when no service holds its lock any more: one that answers and refuses has a

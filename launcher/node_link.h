@@ -6,34 +6,20 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/export.h"
 #include "checkpoint/service_client.h"
+#include "common/file.h"
 #include "configs/job_directory.h"
 #include "launcher/flushing.h"
 #include "launcher/nodes/bootstrap.h"
+#include "launcher/store_probe.h"
 #include "launcher/supervisor.h"
 
 namespace surefoot {
-
-// The object in the store by which machines prove that they see the same one: put by the first that
-// is looked over, looked for by all others, removed at the job's end.
-class StoreProbe {
- public:
-  explicit StoreProbe(std::string name) : name_(std::move(name)) {}
-  // For one machine at a time.
-  std::unique_lock<std::mutex> turn() { return std::unique_lock(mutex_); }
-  [[nodiscard]] const std::string& name() const { return name_; }
-  std::string put_by;  // empty: not there yet
-
- private:
-  std::mutex mutex_;
-  std::string name_;
-};
 
 // Where the finished model is not seen here: brings it (bring_model.h).
 using BringModel =
@@ -48,13 +34,16 @@ struct NodeContext {
   ServiceLaunch service;     // alone
   BootstrapSettings others;  // not alone
   JobDirectory directory;
-  std::shared_ptr<StoreProbe> probe;
+  std::shared_ptr<StoreProbe> probe;  // not alone
   BringModel bring_model;
+  Fd stop;  // readable: nothing is to be started on machines any more
 };
 
 class NodeLink {
  public:
-  NodeLink(std::shared_ptr<const NodeContext> context, std::string name);
+  // `known`: what an earlier look at the machine has found, in the life that it names.
+  NodeLink(std::shared_ptr<const NodeContext> context, std::string name,
+           supervisor::NodeFacts known = {});
 
   struct Prepared {
     supervisor::ServiceAnswered answer;  // without the machine's number
@@ -67,15 +56,17 @@ class NodeLink {
   [[nodiscard]] Result<Prepared> prepare(Attempt spare, const std::vector<std::string>& peers,
                                          Time deadline);
 
-  Status drain(Attempt attempt);
-  Status tell_everyone(Duration left);
+  Status drain(Attempt attempt);  // blocks for 1 s at the longest
+  // All machines of the job go, this one then. Blocks for half of the time until then at the
+  // longest, for 1 s to 10 s.
+  Status tell_everyone(Time leaves);
 
   struct Ended {
     bool reached = false;  // else nobody answers
     Status ended;
     std::optional<service::StatusReply> last;  // of after the end
   };
-  // `records_from`: as in service::Status.
+  // `records_from`: as in service::Status. Blocks for 6 s at the longest.
   [[nodiscard]] Ended end_gang(Attempt attempt, std::uint64_t records_from);
 
   // Where the ranks of a gang are that hangs, as text.
@@ -84,11 +75,14 @@ class NodeLink {
   // The model lies in the job's directory here afterwards.
   [[nodiscard]] Result<service::FinishReply> finish(Step step, Time deadline);
   Status finished_elsewhere(Step step);
-  // Has its newest snapshot stored, unless that of step `stored` is newer or the same.
+  // Has its newest snapshot stored, unless that of step `stored` is newer or the same. Blocks for 4
+  // minutes at the longest.
   [[nodiscard]] Flushed flush(Step stored);
   // Ends what still runs there, the service, and removes its memory. On this machine the folder is
-  // gone after it, also when its service hung.
+  // gone after it, also when its service hung. Blocks for 12 s at the longest.
   Status free();
+  // Of the store's probe, if it is there; blocks for 1 s at the longest.
+  void remove_probe();
 
   [[nodiscard]] Result<service::StatusReply> status(std::uint64_t records_from, Time deadline);
   [[nodiscard]] Result<service::Reply> call(service::Request request, Time deadline);
@@ -97,7 +91,6 @@ class NodeLink {
   [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers,
                                                  Time deadline);
   Status probe_store(Time deadline);
-  void remove_probe();
   Status shut_down(bool flush, bool remove, Duration patience);
   Status free_folder();
 

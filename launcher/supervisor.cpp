@@ -148,7 +148,10 @@ void Machine::launch(std::vector<Member> members) {
     s_.fleet[member.node].in_gang = true;
     h.gang.push_back(s_.fleet[member.node].host.name);
   }
-  h.numerics_id = s_.reference.numerics_id;
+  if (!alone()) {
+    h.numerics_id = s_.reference.numerics_id;
+    h.training_hash = s_.reference.training_hash;
+  }
   s_.members = std::move(members);
   s_.launched = true;
   s_.grow_at = Time::max();
@@ -357,9 +360,11 @@ void Machine::end_gang(Outcome verdict, std::string_view sentence) {
 void Machine::on(const GangEnded& e) {
   if (!is_current(e.attempt)) return;
   if (s_.doing != Doing::kEnding) return ignore("the gang was not asked to end");
-  if (!alone() && std::any_of(s_.fleet.begin(), s_.fleet.end(), [](const Node& node) {
-        return node.in_gang && node.standing == Standing::kPreparing;
-      })) {
+  const auto returning = std::find_if(s_.fleet.begin(), s_.fleet.end(), [this](const Node& node) {
+    return !alone() && node.in_gang && node.standing == Standing::kPreparing;
+  });
+  if (returning != s_.fleet.end()) {
+    s_.end_limit = std::max(s_.end_limit, returning->due + rules_.end_retry);
     return because("a machine's service is on its way back: who is left there is not known yet",
                    false);
   }

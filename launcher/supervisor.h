@@ -54,7 +54,8 @@ struct Rules {
   Duration hang_timeout = std::chrono::minutes(10);
   Duration startup_timeout = std::chrono::minutes(10);
   Duration backoff = std::chrono::seconds(1);
-  bool faults_count = false;  // attempts ended by an injected fault count against the budgets
+  bool faults_count = false;    // attempts ended by an injected fault count against the budgets
+  bool accept_changes = false;  // of what decides the weights, since the last attempt
   std::int64_t injected_faults =
       0;  // number of faults injected into this run: as many attempts are forgiven at most
   // How long the supervisor waits for what it asked for.
@@ -137,10 +138,12 @@ enum class JobState { kRunning, kDone, kInterrupted, kFailed, kCancelled };
 
 // What the journal keeps: all that the next supervisor must know.
 struct History {
-  Attempt attempt;                   // highest number ever given out
-  bool attempt_open = false;         // its gang was not yet verified gone
-  std::vector<std::string> gang;     // names of the machines of the open attempt
-  std::string numerics_id;           // of the machines that the job has run on; empty: not known
+  Attempt attempt;                // highest number ever given out
+  bool attempt_open = false;      // its gang was not yet verified gone
+  std::vector<std::string> gang;  // names of the machines of the open attempt
+  // Of the machines that the job has run on; empty: not known.
+  std::string numerics_id;
+  std::string training_hash;
   Step finished_step;                // newest finished step that was ever seen
   std::int64_t failures_in_row = 0;  // counted, without a new finished step
   std::int64_t idle_in_row = 0;      // attempts of any kind without one: decides the backoff
@@ -174,6 +177,7 @@ struct ServiceAnswered {
   Step durable{-1};  // newest verified checkpoint
   NodeId node = 0;
   NodeFacts facts{};
+  bool here = false;  // it is the supervisor's own machine
 };
 // Its process is gone, or (of the only machine) does not answer. Told again as long as it is so: an
 // answer that was under way when it died is then not the last word.
@@ -373,7 +377,7 @@ struct State {
   std::int64_t most_slots = 1;   // of a machine that is listed
   NodeFacts reference;           // what machines have to be like
   bool service_seen = false;     // one has answered this supervisor, so finished_step is right
-  Step saving{-1};               // kSaving: that is being brought there
+  Step saving{-1};               // kSaving, kClosing: that is being brought to the store
   Step secured{-1};              // newest step that was brought to the store, or could not be
   bool launched = false;  // by this supervisor: machines that have not answered are not waited for
   std::vector<Member> members;  // of the attempt in hand

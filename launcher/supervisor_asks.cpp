@@ -50,11 +50,31 @@ void Machine::on(const Interrupted&) {
 void Machine::on(const NoticeReceived& e) {
   Node* node = this->node(e.node);
   if (node == nullptr) return ignore("there is no such machine");
-  if (!node->host.here) return node_goes(*node, e.leaves);
-  if (s_.notice || stopping()) return ignore("the job is to stop already");
-  s_.notice = true;
+  if (e.leaves && s_.now >= *e.leaves + kOutlivedNotice) return ignore("its time is long over");
+  node->is_here() ? own_machine_goes(*node, e.leaves) : node_goes(*node, e.leaves);
+}
+
+void Machine::announce(Node& node, std::optional<Time> leaves) {
+  node.leaves = true;
+  if (leaves) node.leaves_at = *leaves;
+  if (!node.noticed_at) node.noticed_at = s_.now;
+  if (node.up()) {
+    node.noticed_boot = node.facts.boot_id;
+    set_due(node, node.outlives_notice());
+  }
+  weigh_growth(false);
+  tell_everyone_if_all_go();
+}
+
+// The job stops: nobody would see to it any more.
+void Machine::own_machine_goes(Node& node, std::optional<Time> leaves) {
+  const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
+  if (!alone() && (!node.leaves || sooner)) announce(node, leaves);
   const Time latest = s_.now + rules_.drain_timeout;
-  const Time leaves = e.leaves ? std::clamp(*e.leaves, s_.now, latest) : latest;
+  const Time until = leaves ? std::clamp(*leaves, s_.now, latest) : latest;
+  if (s_.doing == Doing::kDraining) s_.deadline = std::min(s_.deadline, until);
+  if (stopping()) return because("the machine goes; the job is to stop already", false);
+  s_.notice = true;
   stop_when_free(kExitInterrupted, JobState::kInterrupted, "the machine goes");
   switch (s_.doing) {
     case Doing::kAssembling:
@@ -66,11 +86,8 @@ void Machine::on(const NoticeReceived& e) {
       if (!worth_a_drain(s_.stage))
         return end_gang(Outcome::kPreempted,
                         "the machine goes outside of a step: the newest one is safe already");
-      return drain(Outcome::kPreempted, leaves,
+      return drain(Outcome::kPreempted, until,
                    "the machine goes: all leave after the step in hand");
-    case Doing::kDraining:
-      s_.deadline = std::min(s_.deadline, leaves);
-      break;
     default:
       break;
   }
@@ -81,18 +98,9 @@ void Machine::on(const NoticeReceived& e) {
 void Machine::node_goes(Node& node, std::optional<Time> leaves) {
   const bool sooner = leaves && (!node.leaves_at || *leaves < *node.leaves_at);
   const bool anew = leaves && node.leaves_at && s_.now >= *node.leaves_at && *leaves > s_.now;
-  if (leaves && s_.now >= *leaves + kOutlivedNotice) return ignore("its time is long over");
   if (!node.up()) node.noticed_boot.clear();
   if (node.leaves && !sooner && !anew) return ignore("the machine is known to go");
-  node.leaves = true;
-  if (leaves) node.leaves_at = *leaves;
-  if (!node.noticed_at) node.noticed_at = s_.now;
-  if (node.up()) {
-    node.noticed_boot = node.facts.boot_id;
-    set_due(node, node.outlives_notice());
-  }
-  weigh_growth(false);
-  tell_everyone_if_all_go();
+  announce(node, leaves);
   if (!node.in_gang || !gang_may_run()) {
     if (s_.doing == Doing::kAssembling) return proceed("a machine goes that no worker runs on");
     return because("a machine goes that no worker runs on");

@@ -107,6 +107,14 @@ std::vector<NodeId> Machine::holders() const {
   return nodes;
 }
 
+Step Machine::newest_held() const {
+  Step newest{-1};
+  for (const Node& node : s_.fleet) {
+    if (node.up()) newest = std::max(newest, node.ready);
+  }
+  return newest;
+}
+
 void Machine::weigh_growth(bool arrival) {
   if (alone() || s_.doing != Doing::kRunning || stopping()) {
     s_.grow_at = Time::max();

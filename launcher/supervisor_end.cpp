@@ -210,6 +210,7 @@ void Machine::close(std::string_view sentence) {
                                                  [](const Node& node) { return node.up(); }));
   const bool may_have_steps = h.finished_step.value > 0 || (h.attempt.value > 0 && !all_seen);
   if (h.attempt_open || (may_have_steps && s_.stop.state != JobState::kDone)) {
+    s_.saving = newest_held();
     perform(FlushAndKeepArena{holders()});
   } else {
     free_arena();
@@ -303,6 +304,11 @@ void Machine::on(const ArenaFlushed& e) {
     return leave("the newest step could not be stored, so the arena stays");
   }
   if (s_.stop.state == JobState::kCancelled && !s_.history.attempt_open) {
+    if (newest_held() > s_.saving && !alone()) {
+      s_.saving = newest_held();
+      perform(FlushAndKeepArena{holders()});
+      return because("a machine has come that holds a newer step: that is stored too");
+    }
     free_arena();
     return because("the newest step is stored, nothing else of a cancelled job is kept");
   }

@@ -56,6 +56,9 @@ void Machine::open_fleet() {
     return;
   }
   s_.reference.numerics_id = s_.history.numerics_id;
+  // Until a step is finished, and where the user says so, other data are as good.
+  if (s_.history.finished_step.value > 0 && !rules_.accept_changes)
+    s_.reference.training_hash = s_.history.training_hash;
   if (!s_.history.attempt_open) return;
   // Whoever ran it is to be rid of it, also where the list does not name him any more.
   for (const std::string& name : s_.history.gang) {
@@ -176,6 +179,7 @@ void Machine::on(const ServiceAnswered& e) {
   if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
   if (node->leaves && node->noticed_boot.empty()) node->noticed_boot = e.facts.boot_id;
   node->facts = e.facts;
+  node->here = e.here;
   node->ready = e.ready;
   node->durable = e.durable;
   s_.service_seen = true;
@@ -339,7 +343,8 @@ void Machine::on(const HostsListed& e) {
     if (listed) unknown.erase(found);
     if (listed && !node.listed) {
       node.forget_notice();
-      if (node.standing == Standing::kOut && !is_lost(node)) set_due(node, s_.now);
+      if (node.standing == Standing::kOut && !is_lost(node))
+        set_due(node, std::max(node.back_at, s_.now));
     }
     if (!listed && node.standing == Standing::kOut && !node.in_gang) node.due = Time::max();
     gang_shrinks = gang_shrinks || (!listed && node.listed && node.in_gang);

@@ -41,7 +41,9 @@ class Machine {
   void on(const TracesCollected& e);
   void on(const Interrupted& e);
   void on(const NoticeReceived& e);
+  void own_machine_goes(Node& node, std::optional<Time> leaves);
   void node_goes(Node& node, std::optional<Time> leaves);
+  void announce(Node& node, std::optional<Time> leaves);
   void part_from_leavers();
   void grow();
   void on(const CancelAsked& e);
@@ -114,6 +116,7 @@ class Machine {
   [[nodiscard]] bool asks_gang_first() const;
   void close_the_asking();
   [[nodiscard]] std::vector<NodeId> holders() const;
+  [[nodiscard]] Step newest_held() const;  // by the machines that answer
   [[nodiscard]] NodeId id_of(const Node& node) const {
     return static_cast<NodeId>(&node - s_.fleet.data());
   }

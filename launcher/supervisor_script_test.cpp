@@ -86,14 +86,16 @@ Event exit_event(const Arguments& a, Time at, Attempt attempt) {
   return {at, e};
 }
 
-// "a b:2 c"
+// "a b:2 c*"; *: the supervisor's own machine
 std::vector<HostSpec> hosts_of(const std::string& text) {
   std::vector<HostSpec> hosts;
   std::istringstream in(text);
   for (std::string host; in >> host;) {
+    const bool here = host.ends_with('*');
+    if (here) host.pop_back();
     const std::size_t colon = host.find(':');
     const int slots = colon == std::string::npos ? 0 : std::atoi(host.c_str() + colon + 1);
-    hosts.push_back({host.substr(0, colon), slots, false});
+    hosts.push_back({host.substr(0, colon), slots, here});
   }
   return hosts;
 }
@@ -102,7 +104,8 @@ ServiceAnswered answer_event(const Arguments& a) {
   return {Step{a.number("ready", -1)},
           Step{a.number("durable", -1)},
           static_cast<NodeId>(a.number("node", 0)),
-          {a.text("boot"), a.text("numerics"), a.text("training")}};
+          {a.text("boot"), a.text("numerics"), a.text("training")},
+          a.number("here", 0) != 0};
 }
 
 Event event_of(const std::string& kind, const Arguments& a, Time at, const History& journal) {
@@ -217,6 +220,8 @@ class Script {
     journal_.attempt = Attempt{a.number("attempt", 0)};
     journal_.attempt_open = a.number("attempt_open", 0) != 0;
     journal_.finished_step = Step{a.number("finished_step", 0)};
+    journal_.numerics_id = a.text("numerics");
+    journal_.training_hash = a.text("training");
     journal_.failures_in_row = a.number("failures_in_row", 0);
     journal_.failures_total = a.number("failures_total", 0);
     std::istringstream gang(a.text("gang"));

@@ -18,7 +18,7 @@ void FleetWorld::start_supervisor() {
   named_ = 0;
   asked_to_store_ = false;
   flush_nodes_.clear();
-  training_.clear();
+  if (journal_.finished_step.value == 0) training_.clear();
   if (numerics_.empty()) numerics_ = journal_.numerics_id;
   for (SimHost& h : hosts_) {
     h.id = -1;
@@ -142,7 +142,7 @@ void FleetWorld::deliver(const Item& item) {
       for (SimHost& h : hosts_) {
         if (h.listed && !h.told_listed) h.announced = false;
         h.told_listed = h.listed;
-        if (h.listed) list.hosts.push_back({h.name, h.slots, false});
+        if (h.listed) list.hosts.push_back({h.name, h.slots, h.here});
       }
       feed({clock(), std::move(list)});
       return name_nodes();
@@ -160,11 +160,12 @@ void FleetWorld::tell_notice(SimHost& h) {
   if (h.leaves != Time::max()) notice.leaves = h.leaves;
   // Its time is long over.
   if (notice.leaves && clock() >= h.leaves + kOutlivedNotice) return feed({clock(), notice});
-  const bool known = h.announced && h.announced_boot == h.boot;
+  if (h.here) user_stops_ = true;
+  const bool known = h.announced && h.announced_boot == h.boot && clock() < h.until;
   h.announced = true;
   h.announced_boot = h.boot;
-  if (FleetGang* g = gang(state_.history.attempt.value); g != nullptr && state_.fleet[h.id].in_gang)
-    g->lost = true;
+  FleetGang* g = gang(state_.history.attempt.value);
+  if (g != nullptr && (h.here || state_.fleet[h.id].in_gang)) g->lost = true;
   // Of two that are told the sooner one counts, as long as its time has not come.
   const Time until = notice.leaves.value_or(clock() + kUsualNotice) + kOutlivedNotice;
   const bool anew =
@@ -232,7 +233,7 @@ void FleetWorld::perform(const Effect& effect) {
   }
   if (std::holds_alternative<TellEveryone>(effect)) {
     for (const SimHost& h : hosts_) {
-      if (h.reachable && h.service) durable_ = std::max(durable_, h.ready);
+      if (h.reachable && h.service && believed_up(h)) durable_ = std::max(durable_, h.ready);
     }
     return;
   }
@@ -290,6 +291,7 @@ void FleetWorld::answered(std::int64_t code) {
   SimHost& h = host(code % kHosts);
   if (h.ask != code / kHosts) return;
   h.answer.node = h.id;
+  h.answer.here = h.here;
   if (h.boot != h.announced_boot) h.announced = false;
   if (h.boot == h.goes_boot && !h.announced)
     schedule(rng_.ms(0, 500), kNoticeTold, index_of(h), true);

@@ -62,6 +62,7 @@ FleetSchedule make_fleet_schedule(Rng& rng, int machines) {
   FleetSchedule schedule;
   schedule.machines = machines > 0 ? machines : static_cast<int>(1 + rng.below(16));
   schedule.same_slots = rng.chance(2);
+  schedule.has_own_machine = rng.chance(4);
   schedule.heals = !rng.chance(8);
   schedule.step_time = rng.ms(100, 2500);
   supervisor::Rules& rules = schedule.rules;

@@ -56,9 +56,10 @@ struct PlannedFleetFault {
 
 struct FleetSchedule {
   supervisor::Rules rules;
-  int machines = 0;        // listed at the start
-  bool same_slots = true;  // else 1 to 4
-  bool heals = true;       // else those that are gone stay gone, and no others come
+  int machines = 0;              // listed at the start
+  bool same_slots = true;        // else 1 to 4
+  bool has_own_machine = false;  // the supervisor's own is one of them
+  bool heals = true;             // else those that are gone stay gone, and no others come
   Duration step_time;
   std::vector<PlannedFleetFault> faults;
 };

@@ -11,6 +11,7 @@ FleetWorld::FleetWorld(std::uint64_t seed, Plant plant, bool narrate, int machin
       plan_(make_fleet_schedule(rng_, machines)) {
   rules_ = plan_.rules;
   for (int i = 0; i < plan_.machines; ++i) add_host();
+  hosts_.front().here = plan_.has_own_machine;
   Duration last{};
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
     say("planned: {} at {:.3f}", name(plan_.faults[i].kind), seconds(plan_.faults[i].at));

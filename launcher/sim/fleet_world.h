@@ -35,6 +35,7 @@ namespace surefoot::sim {
 struct SimHost {
   std::string name;
   int slots = 1;
+  bool here = false;  // the supervisor runs on it too, though it does not die with it
   bool listed = true;
   bool powered = true;
   bool frozen = false;
@@ -230,7 +231,7 @@ class FleetWorld : public Life {
   int restarts_ = 0;
 
   std::string numerics_;  // of the machines that the job has run on
-  std::string training_;  // ... with this supervisor: it is not in the journal
+  std::string training_;  // ... since the journal has a finished step
   Time calm_since_{};     // nothing has happened to machines since
 };
 

@@ -17,7 +17,9 @@
 #include "launcher/control.h"
 #include "launcher/driver.h"
 #include "launcher/fault_list.h"
+#include "launcher/nodes/bootstrap.h"
 #include "launcher/report.h"
+#include "launcher/rules.h"
 #include "launcher/verbs/verbs.h"
 
 namespace surefoot {
@@ -107,6 +109,19 @@ Status check_changes(const Request& request, const supervisor::History& history,
                request.directory.root.string(), history.finished_step, changed);
 }
 
+// Who is left of a gang on other machines only these can tell.
+Status check_machines(const Request& request, const supervisor::History& history) {
+  if (!history.attempt_open || !supervisor::rules_of(request.job).fleet.alone) return {};
+  for (const std::string& name : history.gang) {
+    if (is_this_machine(name)) continue;
+    return error(Code::kInvalid,
+                 "attempt {} of it may still run on {}, and the job file names no machines any "
+                 "more: put them back, or `surefoot cancel {}` first",
+                 history.attempt, name, request.directory.root.string());
+  }
+  return {};
+}
+
 bool is_finished(const supervisor::History& history, const config::Job& job) {
   return history.state == supervisor::JobState::kDone &&
          history.finished_step.value >= job.train().max_steps() && !history.attempt_open;
@@ -123,6 +138,7 @@ Result<int> run_job(const Request& request, Console& console) {
     return kExitOk;
   }
   SUREFOOT_TRY(check_changes(request, history, console));
+  SUREFOOT_TRY(check_machines(request, history));
   DriverSettings settings;
   settings.job = request.job;
   settings.directory = request.directory;
