@@ -19,6 +19,7 @@ struct Parsed {
   NodesArguments nodes;
   DrainArguments drain;
   CheckpointsArguments checkpoints;
+  DoctorArguments doctor;
   std::int64_t attempt = 0;
   int rank = -1;
   std::int64_t step = -1;
@@ -96,6 +97,17 @@ void add_machines(CLI::App& app, Parsed& parsed) {
   drain->add_flag("--json", parsed.drain.json, "Print one JSON object");
 }
 
+void add_doctor(CLI::App& app, Parsed& parsed) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Look at this machine, and say what is wrong with it and what to do");
+  doctor->add_option("job", parsed.doctor.job,
+                     "The job file or job directory that it is to run (default: none)");
+  doctor->add_option("--dir", parsed.doctor.dir, "Job directory, as for `run`");
+  doctor->add_option("--set", parsed.doctor.sets, "Change a key of the job file")
+      ->allow_extra_args(false);
+  doctor->add_flag("--json", parsed.doctor.json, "Print one JSON object");
+}
+
 void add_checkpoints(CLI::App& app, Parsed& parsed) {
   using Action = CheckpointsArguments::Action;
   CLI::App* checkpoints =
@@ -134,6 +146,7 @@ Arguments chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("nodes")) return parsed.nodes;
   if (app.got_subcommand("drain")) return parsed.drain;
   if (app.got_subcommand("checkpoints")) return parsed.checkpoints;
+  if (app.got_subcommand("doctor")) return parsed.doctor;
   if (!parsed.validate.schema && parsed.validate.job.empty()) {
     return PrintAndLeave{
         kWrongUse, "surefoot validate: which job file? (surefoot validate JOB, or --schema)\n"};
@@ -153,6 +166,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   add_readers(app, parsed);
   add_machines(app, parsed);
   add_checkpoints(app, parsed);
+  add_doctor(app, parsed);
   try {
     std::vector<std::string> reversed(words.rbegin(),
                                       words.rend());  // CLI11 takes them from the back

@@ -63,13 +63,19 @@ struct CheckpointsArguments {
   std::string to;            // export: folder
   bool json = false;
 };
+struct DoctorArguments {
+  std::string job;  // a job file or job directory; empty: this machine, for no job in particular
+  std::string dir;
+  std::vector<std::string> sets;
+  bool json = false;
+};
 struct PrintAndLeave {
   int code = 0;
   std::string text;
 };
-using Arguments =
-    std::variant<PrintAndLeave, RunArguments, ValidateArguments, StatusArguments, LogsArguments,
-                 CancelArguments, NodesArguments, DrainArguments, CheckpointsArguments>;
+using Arguments = std::variant<PrintAndLeave, RunArguments, ValidateArguments, StatusArguments,
+                               LogsArguments, CancelArguments, NodesArguments, DrainArguments,
+                               CheckpointsArguments, DoctorArguments>;
 
 // Without argv[0].
 [[nodiscard]] Arguments parse_arguments(const std::vector<std::string>& words);

@@ -79,6 +79,16 @@ TEST(Arguments, OfValidateWantAJobOrTheSchema) {
   EXPECT_EQ(refused({"validate", "j.yaml", "--schema"}), 64);
 }
 
+TEST(Arguments, OfDoctorNeedNoJob) {
+  EXPECT_TRUE(parsed<DoctorArguments>({"doctor", "--json"}).json);
+  EXPECT_EQ(parsed<DoctorArguments>({"doctor"}).job, "");
+  const auto doctor =
+      parsed<DoctorArguments>({"doctor", "--set", "train.seed=2", "j.yaml", "--dir", "d"});
+  EXPECT_EQ(doctor.job, "j.yaml");
+  EXPECT_EQ(doctor.dir, "d");
+  EXPECT_THAT(doctor.sets, ElementsAre("train.seed=2"));
+}
+
 TEST(Arguments, OfCheckpointsNameWhatIsToBeDone) {
   using Action = CheckpointsArguments::Action;
   EXPECT_EQ(parsed<CheckpointsArguments>({"checkpoints", "list"}).action, Action::kList);

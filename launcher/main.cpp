@@ -32,6 +32,11 @@ struct Verb {
   int operator()(const CheckpointsArguments& arguments) const {
     return checkpoints_verb(arguments, open_store_of);
   }
+  int operator()(const DoctorArguments& arguments) const {
+    return doctor_verb(arguments, [](const FoundJob& found, Duration patience) {
+      return open_store(found.job, found.directory, /*read_only=*/false, patience);
+    });
+  }
 };
 
 }  // namespace

@@ -7,8 +7,6 @@
 namespace surefoot {
 namespace {
 
-constexpr Duration kLongestOpening = std::chrono::minutes(1);
-
 s3::PathStyle style_of(config::S3::PathStyle style) {
   switch (style) {
     case config::S3::always:
@@ -51,11 +49,11 @@ s3::S3Options options_of(const config::Job& job, const StoreUrl& url) {
 }  // namespace
 
 Result<std::unique_ptr<Store>> open_store(const config::Job& job, const JobDirectory& directory,
-                                          bool read_only) {
+                                          bool read_only, Duration patience) {
   SUREFOOT_ASSIGN(const StoreUrl url, parse_store_url(job.checkpoint().to()));
   if (url.kind == StoreUrl::Kind::kS3) {
     SUREFOOT_ASSIGN(std::unique_ptr<Store> store,
-                    s3::S3Store::open(options_of(job, url), read_only, now() + kLongestOpening));
+                    s3::S3Store::open(options_of(job, url), read_only, now() + patience));
     return store;
   }
   SUREFOOT_ASSIGN(std::unique_ptr<Store> store,

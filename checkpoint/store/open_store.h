@@ -5,21 +5,26 @@
 //   s3://...      s3://BUCKET/PREFIX/<job>/...        checkpoint/store/s3/
 //
 // Two jobs of one name and one `to` share that place; the second is refused by job.json
-// (CheckpointStore::claim). Blocks on the store, a minute at most. Errors as those of the adapters.
+// (CheckpointStore::claim). Blocks on the store, a bucket's until `patience` is over. Errors as
+// those of the adapters.
 #pragma once
 
 #include <memory>
 
 #include "checkpoint/store.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
 
 namespace surefoot {
 
+inline constexpr Duration kLongestOpening = std::chrono::minutes(1);
+
 // `read_only`: nothing is made or cleared away.
 [[nodiscard]] Result<std::unique_ptr<Store>> open_store(const config::Job& job,
                                                         const JobDirectory& directory,
-                                                        bool read_only);
+                                                        bool read_only,
+                                                        Duration patience = kLongestOpening);
 
 }  // namespace surefoot

@@ -22,19 +22,6 @@ struct SshTarget {
   int stop;
 };
 
-ProgramRun ssh_run(const SshTarget& target, const std::string& command) {
-  const auto left = std::chrono::duration_cast<std::chrono::seconds>(
-      std::min<Duration>(kConnectPatience, target.deadline - now()));
-  ProgramRun run;
-  run.argv = {"/bin/sh", "-c", target.ssh + " \"$@\"", "ssh", "-o", "BatchMode=yes", "-o",
-              fmt::format("ConnectTimeout={}", std::max<std::int64_t>(left.count(), 1)),
-              // So that it ends by itself when we and the machine are both gone.
-              "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", target.name, command};
-  run.deadline = target.deadline;
-  run.stop = target.stop;
-  return run;
-}
-
 bool has(std::string_view text, std::string_view what) {
   return text.find(what) != text.npos;
 }
@@ -67,11 +54,12 @@ Result<NodeAccess> bootstrap_there(const SshTarget& target, const BootstrapSetti
   const std::string request =
       to_text(StartRequest{settings.job_id, settings.directory, settings.arena_folder, settings.job,
                            to_text(server_half(settings.keys))});
-  ProgramRun run = ssh_run(target, command);
+  ProgramRun run = ssh_run(target.ssh, target.name, command, target.deadline, target.stop);
   run.input = request;
   SUREFOOT_ASSIGN(ProgramEnd end, run_program(run));
   if (bundle && end.status.code == kNoProgram) {
-    ProgramRun sending = ssh_run(target, bundle->unpack_command());
+    ProgramRun sending =
+        ssh_run(target.ssh, target.name, bundle->unpack_command(), target.deadline, target.stop);
     sending.input_file = bundle->file();
     SUREFOOT_ASSIGN(const ProgramEnd sent, run_program(sending));
     if (!sent.succeeded()) return reason_of_failure(target.name, "tar", sent);
@@ -96,6 +84,20 @@ Result<NodeAccess> bootstrap(const std::string& name, const BootstrapSettings& s
                              Time deadline, int stop) {
   if (is_this_machine(name)) return bootstrap_here(settings, deadline);
   return bootstrap_there({settings.ssh, name, deadline, stop}, settings);
+}
+
+ProgramRun ssh_run(const std::string& ssh, const std::string& name, const std::string& command,
+                   Time deadline, int stop) {
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(
+      std::min<Duration>(kConnectPatience, deadline - now()));
+  ProgramRun run;
+  run.argv = {"/bin/sh", "-c", ssh + " \"$@\"", "ssh", "-o", "BatchMode=yes", "-o",
+              fmt::format("ConnectTimeout={}", std::max<std::int64_t>(left.count(), 1)),
+              // So that it ends by itself when we and the machine are both gone.
+              "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", name, command};
+  run.deadline = deadline;
+  run.stop = stop;
+  return run;
 }
 
 Error reason_of_failure(const std::string& name, const std::string& program,

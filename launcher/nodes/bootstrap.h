@@ -55,6 +55,11 @@ struct BootstrapSettings {
                                            const BootstrapSettings& settings, Time deadline,
                                            int stop = -1);
 
+// How `command` is run on a machine: `ssh` (resources.ssh) without a question asked, ended by
+// itself when we and the machine are both gone.
+[[nodiscard]] ProgramRun ssh_run(const std::string& ssh, const std::string& name,
+                                 const std::string& command, Time deadline, int stop = -1);
+
 // Pure: what ssh's end means.
 [[nodiscard]] Error reason_of_failure(const std::string& name, const std::string& program,
                                       const ProgramEnd& end);

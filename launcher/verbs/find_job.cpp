@@ -76,6 +76,18 @@ int complain(const Error& error) {
   return error.code == Code::kInvalid ? kExitWrongUse : kExitTryLater;
 }
 
+nlohmann::json invalid_job_json(const std::vector<Fault>& faults) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Fault& fault : faults) {
+    list.push_back({{"file", fault.file},
+                    {"line", fault.line},
+                    {"column", fault.column},
+                    {"key", fault.key},
+                    {"message", fault.message}});
+  }
+  return {{"valid", false}, {"faults", list}};
+}
+
 int complain_about(const std::vector<Fault>& faults) {
   for (const Fault& fault : faults) std::fprintf(stderr, "%s\n", fault.text().c_str());
   return kExitWrongUse;

@@ -48,14 +48,6 @@ Result<json> describe(const ValidateArguments& arguments) {
   return object;
 }
 
-json fault_json(const Fault& fault) {
-  return {{"file", fault.file},
-          {"line", fault.line},
-          {"column", fault.column},
-          {"key", fault.key},
-          {"message", fault.message}};
-}
-
 }  // namespace
 
 int validate_verb(const ValidateArguments& arguments) {
@@ -67,11 +59,7 @@ int validate_verb(const ValidateArguments& arguments) {
   options.sets = arguments.sets;
   const LoadOutcome outcome = load_job(arguments.job, options);
   if (!outcome.faults.empty()) {
-    if (arguments.json) {
-      json faults = json::array();
-      for (const Fault& fault : outcome.faults) faults.push_back(fault_json(fault));
-      std::printf("%s\n", json{{"valid", false}, {"faults", faults}}.dump().c_str());
-    }
+    if (arguments.json) std::printf("%s\n", invalid_job_json(outcome.faults).dump().c_str());
     return complain_about(outcome.faults);
   }
   const auto needs = describe(arguments);

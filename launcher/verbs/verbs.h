@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace surefoot {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitWrongUse = 64;  // EX_USAGE: command line or job file
 inline constexpr int kExitNotGood = 65;   // EX_DATAERR: a checkpoint is damaged
-inline constexpr int kExitNoInput = 66;   // EX_NOINPUT: no such job
+inline constexpr int kExitNoInput = 66;   // EX_NOINPUT: no such job; a machine that cannot run it
 inline constexpr int kExitTryLater = 75;  // EX_TEMPFAIL
 
 int validate_verb(const ValidateArguments& arguments);
@@ -42,6 +43,10 @@ using StoreOpener = std::function<Result<std::unique_ptr<Store>>(const FoundJob&
 int run_verb(const RunArguments& arguments, const StoreOpener& open_store);
 int cancel_verb(const CancelArguments& arguments, const StoreOpener& open_store);
 int checkpoints_verb(const CheckpointsArguments& arguments, const StoreOpener& open_store);
+// Looks at this machine, as launcher/doctor/ does. 66: something is bad.
+using ProbeOpener =
+    std::function<Result<std::unique_ptr<Store>>(const FoundJob& job, Duration patience)>;
+int doctor_verb(const DoctorArguments& arguments, const ProbeOpener& open_store);
 
 // `where`: a job directory, a job file, or a folder with one or more jobs in runs/ (the one whose
 // journal changed last); empty: the current folder.
@@ -56,5 +61,7 @@ inline constexpr Duration kSupervisorPatience = std::chrono::seconds(1);
 // Prints "surefoot: ..." to standard error and returns the code a user gets for it.
 int complain(const Error& error);
 int complain_about(const std::vector<Fault>& faults);
+// {"valid": false, "faults": [{"file", "line", "column", "key", "message"}]}
+[[nodiscard]] nlohmann::json invalid_job_json(const std::vector<Fault>& faults);
 
 }  // namespace surefoot

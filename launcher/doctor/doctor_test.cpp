@@ -1,0 +1,251 @@
+// `surefoot doctor` as a process: on this machine as it is, for a job with a worker that is a
+// script, with hosts behind an ssh that hangs, and with GPUs that a library makes up.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/file.h"
+#include "common/test_paths.h"
+#include "launcher/nodes/run_program.h"
+
+namespace surefoot {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+constexpr const char* kJob = R"(
+name: patient
+model: {kind: mlp, hidden: [4]}
+data: {kind: synthetic, samples: 100, shape: [4], classes: 2}
+train: {max_steps: 3, global_batch_size: 8, micro_batch_size: 2, optimizer: {kind: sgd, lr: 0.1}}
+resources: {workers_per_node: 2}
+)";
+
+struct Ran {
+  int code = -1;
+  std::string output;
+  std::string errors;
+  json report;
+  double seconds = 0;
+
+  [[nodiscard]] json check(const std::string& name) const {
+    for (const json& one : report["checks"]) {
+      if (one["check"] == name) return one;
+    }
+    return {{"verdict", "none"}, {"found", output + errors}};
+  }
+};
+
+class Doctor : public ::testing::Test {
+ protected:
+  Doctor() {
+    std::string form = (fs::temp_directory_path() / "surefoot-visit-XXXXXX").string();
+    EXPECT_NE(::mkdtemp(form.data()), nullptr);
+    root_ = form;
+    const fs::path bin = programs_folder();
+    fs::create_directories(root_ / "bin");
+    // Copies, since a program finds its sisters in the folder of its real file.
+    for (const char* name : {"surefoot", "surefoot-node", "surefoot-rsh"})
+      fs::copy_file(bin / name, root_ / "bin" / name);
+    worker(1000);
+    write("job.yaml", kJob);
+  }
+  ~Doctor() override { fs::remove_all(root_); }
+
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(root_ / name) << text;
+  }
+  void script(const std::string& name, const std::string& text) {
+    write(name, "#!/bin/sh\n" + text);
+    fs::permissions(root_ / name, fs::perms::owner_all);
+  }
+  // Says of each job that its state has so many bytes.
+  void worker(std::int64_t bytes) {
+    script("bin/surefoot-worker",
+           fmt::format("echo noise; echo '{{\"state_bytes\": {}, \"arena_bytes\": {}, "
+                       "\"numerics_id\": \"libtorch 0; OpenBLAS kernel Zen\"}}'\n",
+                       bytes, 3 * bytes));
+  }
+  [[nodiscard]] Ran run(std::vector<std::string> words,
+                        const std::vector<std::string>& environment = {}) const {
+    ProgramRun run;
+    run.argv = {(root_ / "bin/surefoot").string(), "doctor"};
+    run.argv.insert(run.argv.end(), words.begin(), words.end());
+    run.environment = environment;
+    run.directory = root_.string();
+    run.deadline = now() + 100s;
+    const Time begin = now();
+    const auto end = run_program(run);
+    EXPECT_TRUE(end);
+    Ran ran;
+    ran.code = end->status.code;
+    ran.output = end->output;
+    ran.errors = end->errors;
+    ran.report = json::parse(ran.output, nullptr, false);
+    ran.seconds = seconds(now() - begin);
+    return ran;
+  }
+  fs::path root_;
+};
+
+TEST_F(Doctor, LooksAtThisMachineAndItsCodeFollowsItsFindings) {
+  const Ran ran = run({"--json"});
+  ASSERT_TRUE(ran.report.is_object()) << ran.output << ran.errors;
+  std::set<std::string> names;
+  for (const json& one : ran.report["checks"]) names.insert(one["check"]);
+  EXPECT_THAT(
+      names, IsSupersetOf({"processors",   "memory", "shared memory", "open files", "locked memory",
+                           "core files",   "logind", "gpu driver",    "xid",        "cuda driver",
+                           "cuda runtime", "nccl",   "rdma",          "network",    "programs",
+                           "libraries",    "mpirun", "ssh",           "blas",       "reduction"}));
+  EXPECT_EQ(ran.code, ran.report["bad"] == 0 ? 0 : 66);
+  EXPECT_EQ(ran.report["exit_code"], ran.code);
+  EXPECT_TRUE(ran.report["job"].is_null());
+  EXPECT_EQ(ran.check("programs")["verdict"], "ok");
+  EXPECT_EQ(ran.check("blas")["found"], "libtorch 0; OpenBLAS kernel Zen");
+}
+
+TEST_F(Doctor, PrintsALineForEachCheckWithoutJson) {
+  const Ran ran = run({"job.yaml"});
+  EXPECT_THAT(ran.output, HasSubstr("\nok           store              file://"));
+  EXPECT_THAT(ran.output, HasSubstr("three snapshots take 2.9 KiB"));
+  EXPECT_THAT(ran.output, HasSubstr(" bad, "));
+}
+
+TEST_F(Doctor, OfAJobLeavesNothingBehind) {
+  const Ran ran = run({"job.yaml", "--json"});
+  EXPECT_EQ(ran.report["job"], "patient");
+  for (const char* name :
+       {"arena", "job memory", "checkpoint room", "data", "store", "processors", "network"})
+    EXPECT_NE(ran.check(name)["verdict"], "none") << name;
+  EXPECT_EQ(ran.check("store")["verdict"], "ok") << ran.check("store");
+  EXPECT_FALSE(fs::exists(root_ / "runs")) << "neither a job directory nor its checkpoints";
+}
+
+TEST_F(Doctor, OfAJobFileWithAFaultLeavesWith64) {
+  write("bad.yaml", std::string(kJob) + "resourses: {}\n");
+  const Ran ran = run({"bad.yaml", "--json"});
+  EXPECT_EQ(ran.code, 64);
+  EXPECT_THAT(ran.errors, HasSubstr("resourses"));
+  EXPECT_EQ(ran.report["valid"], false);
+  EXPECT_EQ(run({"none.yaml"}).code, 64);
+  EXPECT_EQ(run({"--nonsense"}).code, 64);
+}
+
+TEST_F(Doctor, OfAStateThatDoesNotFitAndAStoreThatCannotBeWrittenLeavesWith66) {
+  worker(std::int64_t{1} << 50);
+  write("file", "is no folder");
+  const Ran ran =
+      run({"job.yaml", "--json", "--set", "checkpoint.to=" + (root_ / "file/below").string()});
+  EXPECT_EQ(ran.code, 66);
+  EXPECT_EQ(ran.check("store")["verdict"], "bad");
+  EXPECT_THAT(ran.check("store")["cure"].get<std::string>(), HasSubstr("checkpoint.to"));
+  EXPECT_EQ(ran.check("arena")["verdict"], "bad");
+  EXPECT_EQ(ran.check("job memory")["verdict"], "bad");
+}
+
+TEST_F(Doctor, OfDataThatIsMissingLeavesWith66) {
+  write("text.yaml", R"(
+name: patient
+model: {kind: gpt}
+data: {kind: text, path: not-there.txt}
+train: {max_steps: 3, global_batch_size: 8, micro_batch_size: 2, optimizer: {kind: sgd, lr: 0.1}}
+)");
+  const Ran ran = run({"text.yaml", "--json"});
+  EXPECT_EQ(ran.code, 66) << ran.errors;
+  EXPECT_EQ(ran.check("data")["verdict"], "bad");
+  EXPECT_THAT(ran.check("data")["found"].get<std::string>(), HasSubstr("not-there.txt"));
+}
+
+TEST_F(Doctor, AWorkerThatRefusesTheJobIsBad) {
+  script("bin/surefoot-worker", "echo 'no such module' >&2; exit 64\n");
+  const Ran ran = run({"job.yaml", "--json"});
+  EXPECT_EQ(ran.code, 66);
+  EXPECT_THAT(ran.check("blas")["found"].get<std::string>(), HasSubstr("no such module"));
+  EXPECT_EQ(ran.check("arena")["verdict"], "not checked");
+}
+
+TEST_F(Doctor, AnSshThatHangsEndsInTimeAndIsNotChecked) {
+  script("ssh", "echo $$ >> " + (root_ / "pids").string() + "; exec sleep 1000\n");
+  const Ran ran = run({"job.yaml", "--json", "--set", "resources.hosts=[gpu-a, gpu-b]", "--set",
+                       "resources.ssh=" + (root_ / "ssh").string()});
+  EXPECT_LT(ran.seconds, 30);
+  int hung = 0;
+  for (const json& one : ran.report["checks"]) {
+    if (one["check"] != "host") continue;
+    EXPECT_EQ(one["verdict"], "not checked");
+    EXPECT_EQ(one["found"], "no answer within 5 s");
+    ++hung;
+  }
+  EXPECT_EQ(hung, 2);
+  std::ifstream pids(root_ / "pids");
+  int started = 0;
+  for (pid_t pid; pids >> pid; ++started) {
+    // Nobody may have waited for it yet.
+    const auto process = process_of(pid);
+    EXPECT_FALSE(process && is_alive(*process)) << "it is left behind";
+  }
+  EXPECT_GE(started, 2);
+}
+
+TEST_F(Doctor, HostsAreAskedByTheJobsSsh) {
+  // Runs the command here: the last word.
+  script("ssh", "for last; do :; done; exec sh -c \"$last\"\n");
+  const Ran ran = run({"job.yaml", "--json", "--set", "resources.hosts=[gpu-a]", "--set",
+                       "resources.ssh=" + (root_ / "ssh").string()});
+  EXPECT_THAT(ran.check("host")["found"].get<std::string>(), HasSubstr("reached in"));
+  EXPECT_EQ(ran.check("host")["on"], "gpu-a");
+}
+
+// ---- GPUs, by a library of the driver's name ----
+
+class DoctorOfGpus : public Doctor {
+ protected:
+  [[nodiscard]] Ran with(const std::string& state) const {
+    return run({"--json"}, {"LD_LIBRARY_PATH=" + (programs_folder() / "fake-nvidia").string(),
+                            "SUREFOOT_FAKE_GPU=" + state});
+  }
+};
+
+TEST_F(DoctorOfGpus, HealthyAreOkWithTheFiguresOfTheLibrary) {
+  const Ran ran = with("healthy");
+  EXPECT_EQ(ran.check("gpu driver")["found"], "580.82.07, 1 GPU");
+  EXPECT_EQ(ran.check("gpu")["found"], "Fake H200 at 00000000:65:00.0, 141.0 GiB, PCIe x16");
+  EXPECT_EQ(ran.check("gpu clocks")["found"], "1980 of 1980 MHz, 41 C, 80 of 700 W");
+  EXPECT_EQ(ran.check("nvlink")["found"], "18 of 18 links up");
+  for (const char* name : {"gpu driver", "gpu", "gpu memory", "gpu clocks", "nvlink"})
+    EXPECT_EQ(ran.check(name)["verdict"], "ok") << name;
+}
+
+TEST_F(DoctorOfGpus, ThrottledWithMemoryErrorsOrLostAreBad) {
+  EXPECT_EQ(with("throttled").check("gpu clocks")["verdict"], "bad");
+  const Ran ecc = with("ecc");
+  EXPECT_EQ(ecc.code, 66);
+  EXPECT_THAT(ecc.check("gpu memory")["found"].get<std::string>(),
+              HasSubstr("2 uncorrected errors since the driver was loaded, 7 uncorrected ever"));
+  EXPECT_EQ(with("lost").check("gpu")["verdict"], "bad");
+  EXPECT_THAT(with("mismatch").check("gpu driver")["cure"].get<std::string>(), HasSubstr("reboot"));
+}
+
+TEST_F(DoctorOfGpus, ADriverThatHangsOrCrashesIsNotCheckedAndAllElseIs) {
+  const Ran hung = with("hangs");
+  EXPECT_LT(hung.seconds, 30);
+  EXPECT_EQ(hung.check("gpu driver")["verdict"], "not checked");
+  EXPECT_EQ(hung.check("gpu driver")["found"], "no answer within 5 s");
+  EXPECT_EQ(hung.check("memory")["verdict"], "ok");
+  const Ran crashed = with("crashes");
+  EXPECT_EQ(crashed.check("gpu driver")["found"], "the check was ended by Aborted");
+  EXPECT_EQ(crashed.check("network")["verdict"], "ok");
+}
+
+}  // namespace
+}  // namespace surefoot

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launcher/doctor/gpu.h"
+#include "launcher/format.h"
+
+namespace surefoot::doctor {
+namespace {
+
+std::string index_of(const GpuDevice& device) {
+  return std::to_string(device.index);
+}
+
+std::string reset_of(const GpuDevice& device) {
+  return fmt::format("nvidia-smi --gpu-reset -i {} with nothing on it, or reboot", device.index);
+}
+
+Finding no_driver(const GpuFacts& facts, GpuUse use) {
+  const std::string check = "gpu driver";
+  if (facts.cards > 0) {
+    return bad_only_if(
+        use != GpuUse::kUnused,
+        bad(check,
+            fmt::format("{} on the PCI bus, but no driver: {}",
+                        count_text(facts.cards, "NVIDIA GPU", "NVIDIA GPUs"), facts.library_fault),
+            "install NVIDIA's driver (containers: --gpus all with NVIDIA's container "
+            "toolkit)"));
+  }
+  const std::string found = "no NVIDIA GPU on the PCI bus, and " + facts.library_fault;
+  if (use != GpuUse::kUsed) return not_checked(check, found);
+  return bad(check, "the job runs on GPUs: " + found,
+             "a machine with GPUs, or resources.device: cpu (containers: --gpus all)");
+}
+
+Finding driver_fails(const GpuFacts& facts, bool used) {
+  std::string cure = "nvidia-smi says more; dmesg | grep -i nvrm";
+  if (facts.nvml_code == kNvmlVersionMismatch)
+    cure =
+        "the driver was updated under the loaded kernel module: reboot, or unload nvidia_uvm, "
+        "nvidia_drm, nvidia_modeset and nvidia and load them again";
+  if (facts.nvml_code == kNvmlDriverNotLoaded) cure = "modprobe nvidia; dkms status";
+  if (facts.nvml_code == kNvmlOperatingSystem)
+    cure = "let the container see /dev/nvidia* (--gpus all), or this user open them";
+  return bad_only_if(used, bad("gpu driver", facts.nvml_fault, cure));
+}
+
+Finding check_driver(const GpuFacts& facts, bool used) {
+  const int seen = static_cast<int>(facts.devices.size());
+  const std::string found = fmt::format("{}, {}", facts.driver, count_text(seen, "GPU", "GPUs"));
+  if (seen == 0) {
+    return bad_only_if(used, bad("gpu driver", found, "nvidia-smi; containers: --gpus all"));
+  }
+  if (facts.cards > seen) {
+    return warn("gpu driver", fmt::format("{}, but {} on the PCI bus", found, facts.cards),
+                "one has gone, or is not given to this container: dmesg | grep -i xid");
+  }
+  return ok("gpu driver", found);
+}
+
+Finding lost(const GpuDevice& device) {
+  if (device.nvml_code == kNvmlResetRequired) return bad("gpu", device.fault, reset_of(device));
+  return bad("gpu", device.fault,
+             device.nvml_code == kNvmlGpuIsLost
+                 ? "drain this machine (surefoot drain) and reboot it; a second time: replace it"
+                 : "nvidia-smi -q -i " + index_of(device));
+}
+
+Finding check_device(const GpuDevice& device) {
+  std::string found =
+      fmt::format("{} at {}, {}", device.name, device.bus, bytes_text(device.memory_bytes));
+  if (device.pcie_width > 0) found += fmt::format(", PCIe x{}", device.pcie_width);
+  if (device.mig) {
+    return warn("gpu", found + ", split by MIG: a worker sees one instance",
+                "nvidia-smi -i " + index_of(device) + " -mig 0");
+  }
+  if (device.memory_used_bytes >= kOthersBytes) {
+    return warn(
+        "gpu",
+        fmt::format("{}, of which {} are held by {}", found, bytes_text(device.memory_used_bytes),
+                    count_text(device.processes, "process", "processes")),
+        "nvidia-smi --query-compute-apps=pid,used_memory --format=csv");
+  }
+  if (device.pcie_width > 0 && device.pcie_width < device.pcie_width_max) {
+    return warn("gpu", fmt::format("{} of x{}", found, device.pcie_width_max),
+                "reseat the card, or see what else hangs on its slot: lspci -vv");
+  }
+  return ok("gpu", found);
+}
+
+Finding check_device_memory(const GpuDevice& device) {
+  const std::string check = "gpu memory";
+  if (!device.ecc) return ok(check, "has no ECC");
+  if (!*device.ecc) {
+    return warn(check, "ECC is off: a bit that flips is not seen",
+                fmt::format("nvidia-smi -i {} -e 1, then reboot", device.index));
+  }
+  std::string found =
+      fmt::format("ECC on, {} corrected and {} uncorrected errors since the driver was loaded",
+                  device.corrected.value_or(0), device.uncorrected.value_or(0));
+  if (device.uncorrected_ever)
+    found += fmt::format(", {} uncorrected ever", *device.uncorrected_ever);
+  if (device.repair_failed)
+    return bad(check, found + ", and no spare row is left for the next one", "replace the GPU");
+  if (device.uncorrected.value_or(0) > 0) return bad(check, found, reset_of(device));
+  if (device.repair_pending)
+    return warn(check, found + ", a repair waits for a reset", reset_of(device));
+  return ok(check, found);
+}
+
+std::string reasons_text(std::uint64_t reasons) {
+  const std::pair<std::uint64_t, const char*> names[] = {
+      {kHardwareThermal, "too hot (hardware)"},
+      {kPowerBrake, "power brake of the machine"},
+      {kHardwareSlowdown, "hardware slowdown"},
+      {kSoftwareThermal, "too hot (software)"},
+      {kSoftwarePowerCap, "at its power limit"},
+      {kApplicationClocks, "application clocks are set"}};
+  std::string text;
+  for (const auto& [bit, name] : names) {
+    if ((reasons & bit) != 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  }
+  return text;
+}
+
+Finding check_clocks(const GpuDevice& device) {
+  const std::string check = "gpu clocks";
+  std::string found =
+      fmt::format("{} of {} MHz, {} C, {} of {} W", device.clock_mhz, device.clock_max_mhz,
+                  device.celsius, device.watts, device.watts_limit);
+  if (!device.reasons) return ok(check, found + "; why they are what they are is not told");
+  const std::uint64_t reasons = *device.reasons;
+  if (const std::string text = reasons_text(reasons); !text.empty()) found += ": " + text;
+  // By NVML's reference both halve the clocks, or do worse.
+  if ((reasons & kPowerBrake) != 0)
+    return bad(check, found, "the machine's power supply asks for less: see its BMC");
+  if ((reasons & (kHardwareThermal | kSoftwareThermal)) != 0) {
+    constexpr const char* kCure = "fans, filters, room: nvidia-smi -q -d TEMPERATURE";
+    return (reasons & kHardwareThermal) != 0 ? bad(check, found, kCure) : warn(check, found, kCure);
+  }
+  if ((reasons & kHardwareSlowdown) != 0)
+    return bad(check, found, "nvidia-smi -q -d PERFORMANCE; power cables, BMC");
+  if ((reasons & kApplicationClocks) != 0)
+    return warn(check, found, fmt::format("nvidia-smi -i {} -rac", device.index));
+  return ok(check, found);
+}
+
+Finding check_links(const GpuDevice& device) {
+  const std::string check = "nvlink";
+  if (device.links_active + device.links_inactive == 0) return ok(check, "has none");
+  if (device.links_active == 0)
+    return ok(check, fmt::format("none of {} connected", device.links_inactive));
+  const std::string found = fmt::format("{} of {} links up", device.links_active,
+                                        device.links_active + device.links_inactive);
+  if (device.links_inactive == 0) return ok(check, found);
+  return bad(check, found,
+             fmt::format("nvidia-smi nvlink -s -i {}; {}", device.index, reset_of(device)));
+}
+
+}  // namespace
+
+std::vector<Finding> check_gpus(const GpuFacts& facts, GpuUse use) {
+  if (!facts.library_fault.empty()) return {no_driver(facts, use)};
+  const bool used = use != GpuUse::kUnused;
+  if (facts.nvml_code != 0) return {driver_fails(facts, used)};
+  std::vector<Finding> findings = {check_driver(facts, used)};
+  for (const GpuDevice& device : facts.devices) {
+    std::vector<Finding> of_one;
+    if (device.nvml_code != 0) {
+      of_one = {lost(device)};
+    } else {
+      of_one = {check_device(device), check_device_memory(device), check_clocks(device),
+                check_links(device)};
+    }
+    for (Finding& finding : of_one)
+      findings.push_back(on(index_of(device), bad_only_if(used, std::move(finding))));
+  }
+  return findings;
+}
+
+}  // namespace surefoot::doctor
