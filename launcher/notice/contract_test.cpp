@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "common/http.h"
+#include "common/log.h"
 #include "launcher/notice/testing/mock_metadata.h"
 #include "launcher/notice/token.h"
 #include "launcher/notice/watchers.h"
@@ -303,7 +304,9 @@ TEST_P(BadAnswers, AreNoNoticeAndEndNothing) {
   const auto& [kind, bad] = GetParam();
   for (const bool from_the_beginning : {false, true}) {
     Watched watched(kind, kQuick, {.spoiled = from_the_beginning ? bad.how : Spoiled::kNot});
-    if (!from_the_beginning) ASSERT_TRUE(watched.sees_answers(1));
+    if (!from_the_beginning) {
+      ASSERT_TRUE(watched.sees_answers(1));
+    }
     watched.mock().spoil(bad.how);
     ASSERT_TRUE(watched.sees_spoiled(8));
     const MachineNotices told = watched.look();
