@@ -61,7 +61,7 @@ class Fleet : public testing::Test {
   std::string model_;  // in place of the job's; set before it starts
   // Each frame between the workers' hosts waits so long, at either end: a job takes its time also
   // where processors are quick. Set before make().
-  Duration pace_ = std::chrono::milliseconds(5);
+  Duration pace_ = std::chrono::milliseconds(1);
 };
 
 }  // namespace surefoot::e2e
