@@ -13,7 +13,7 @@
 
 #include "checkpoint/store/file/file_store.h"
 #include "launcher/doctor/hosts.h"
-#include "launcher/doctor/store_probe.h"
+#include "launcher/doctor/store_check.h"
 
 namespace surefoot::doctor {
 namespace {
@@ -323,7 +323,7 @@ TEST(Hosts, ManyGetMoreTime) {
 
 // ---- stores ----
 
-TEST(StoreProbe, IsPutReadRefusedASecondTimeAndRemoved) {
+TEST(StoreCheck, IsPutReadRefusedASecondTimeAndRemoved) {
   std::string form = (fs::temp_directory_path() / "surefoot-probe-XXXXXX").string();
   ASSERT_NE(::mkdtemp(form.data()), nullptr);
   const fs::path root = form;
@@ -370,7 +370,7 @@ class ForgetfulStore : public Store {
   std::string content_;
 };
 
-TEST(StoreProbe, ThatIsTakenTwiceIsBad) {
+TEST(StoreCheck, ThatIsTakenTwiceIsBad) {
   ForgetfulStore store;
   const StoreFacts facts = probe_store(store, now() + 20s, now() + 20s);
   EXPECT_EQ(facts.fault, "");
@@ -379,7 +379,7 @@ TEST(StoreProbe, ThatIsTakenTwiceIsBad) {
   EXPECT_THAT(check_store(facts).cure, HasSubstr("If-None-Match"));
 }
 
-TEST(StoreProbe, FaultsAreToldApartByWhatMayPass) {
+TEST(StoreCheck, FaultsAreToldApartByWhatMayPass) {
   StoreFacts facts;
   facts.fault = "cannot connect";
   facts.retry = true;

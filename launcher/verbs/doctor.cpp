@@ -16,7 +16,7 @@
 #include "launcher/doctor/nvidia.h"
 #include "launcher/doctor/programs.h"
 #include "launcher/doctor/run_checks.h"
-#include "launcher/doctor/store_probe.h"
+#include "launcher/doctor/store_check.h"
 #include "launcher/nodes/discovery.h"
 #include "launcher/verbs/verbs.h"
 

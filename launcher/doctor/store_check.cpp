@@ -1,4 +1,4 @@
-#include "launcher/doctor/store_probe.h"
+#include "launcher/doctor/store_check.h"
 
 #include <random>
 
