@@ -13,7 +13,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root/bin" "$root/lib" "$root/openmpi/bin" "$root/openmpi/share" "$root/openmpi/pmix"
 
-for program in surefoot surefoot-node surefoot-worker surefoot-rsh; do
+for program in surefoot surefoot-node surefoot-worker surefoot-rsh surefoot-reduction; do
   cp "$bin/$program" "$root/bin/"
 done
 
