@@ -54,7 +54,8 @@ NodeFacts commonest(const FleetRules& rules, const Fleet& fleet, const NodeFacts
   int most = 0;
   for (const Node& node : fleet) {
     if (!usable(node) || !fits(rules, reference, node.facts)) continue;
-    const std::string_view numerics = rules.allow_mixed_hardware ? "" : node.facts.numerics_id;
+    std::string_view numerics = node.facts.numerics_id;
+    if (rules.allow_mixed_hardware) numerics = {};
     const int count = ++counts[{numerics, node.facts.training_hash}];
     if (count > most) {
       most = count;
