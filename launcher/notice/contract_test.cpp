@@ -38,29 +38,70 @@ bool eventually(const Predicate& predicate) {
   return predicate();
 }
 
+sockaddr_in loopback(int port) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(port));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return name;
+}
+
 WallTime wall_in(Duration in) {
   return std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now() + in);
 }
+
+// A proxy that nobody must use, for all tests: threads read the environment at any time.
+class Proxy final : public testing::Environment {
+ public:
+  void SetUp() override {
+    for (const char* variable : {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"})
+      ::setenv(variable, "http://127.0.0.1:1", 1);
+    for (const char* variable : {"no_proxy", "NO_PROXY"}) ::unsetenv(variable);
+  }
+};
+const auto* const kProxy = testing::AddGlobalTestEnvironment(new Proxy);
+
+std::string name_of(SourceKind kind) {
+  return Recovery::NoticeSource_Name(kind);
+}
+
+std::unique_ptr<MockMetadata> started(MockMetadata::Options options) {
+  auto mock = MockMetadata::start(std::move(options));
+  SUREFOOT_CHECK(mock.has_value());
+  return std::move(*mock);
+}
+
+// A watcher that has ended when it is gone, and what it has said.
+class Ear {
+ public:
+  Ear(const std::string& name, std::unique_ptr<Source> source, Pace pace = kQuick)
+      : watcher_(name, std::move(source), desk_, pace) {}
+  Ear(SourceKind kind, const std::string& url, Pace pace = kQuick,
+      const std::string& machine = "me")
+      : Ear(name_of(kind), make_source(kind, {url, kLead, "", machine}), pace) {}
+  ~Ear() { stop(); }
+  Ear(const Ear&) = delete;
+  Ear& operator=(const Ear&) = delete;
+  void stop() { watcher_.stop(now() + kPatience); }
+  MachineNotices look(bool safe = false) { return desk_->look(safe, now()); }
+  bool hears_of_it() {
+    return eventually([&] { return look().leave.has_value(); });
+  }
+
+ private:
+  std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
+  Watcher watcher_;
+};
 
 // A mock, and a watcher of one kind that looks at it.
 class Watched {
  public:
   explicit Watched(SourceKind kind, Pace pace = kQuick, MockMetadata::Options options = {},
-                   const std::string& machine = "me") {
-    auto mock = MockMetadata::start(std::move(options));
-    SUREFOOT_CHECK(mock.has_value());
-    mock_ = std::move(*mock);
-    watcher_ = std::make_unique<Watcher>(Recovery::NoticeSource_Name(kind),
-                                         make_source(kind, {mock_->url(), kLead, "", machine}),
-                                         desk_, pace);
-  }
+                   const std::string& machine = "me")
+      : mock_(started(std::move(options))), ear_(kind, mock_->url(), pace, machine) {}
   MockMetadata& mock() { return *mock_; }
-  Watcher& watcher() { return *watcher_; }
-  MachineNotices look(bool safe = false) { return desk_->look(safe, now()); }
-
-  bool hears_of_it() {
-    return eventually([&] { return look().leave.has_value(); });
-  }
+  MachineNotices look(bool safe = false) { return ear_.look(safe); }
+  bool hears_of_it() { return ear_.hears_of_it(); }
   // So many answers more. A held question has to be let go first.
   bool sees_answers(int count) {
     const int from = mock_->questions();
@@ -72,8 +113,7 @@ class Watched {
 
  private:
   std::unique_ptr<MockMetadata> mock_;
-  std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
-  std::unique_ptr<Watcher> watcher_;
+  Ear ear_;
 };
 
 class Contract : public testing::TestWithParam<SourceKind> {
@@ -110,13 +150,9 @@ TEST_P(Contract, TellsOfANoticeWithItsDeadline) {
 }
 
 TEST_P(Contract, TellsOfANoticeThatWasThereBeforeIt) {
-  auto mock = MockMetadata::start({});
-  ASSERT_TRUE(mock);
-  (*mock)->announce(wall_in(120s));
-  const auto desk = std::make_shared<Desk>();
-  const Watcher watcher(cloud(), make_source(GetParam(), {(*mock)->url(), kLead, "", "me"}), desk,
-                        kQuick);
-  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+  const auto mock = started({});
+  mock->announce(wall_in(120s));
+  EXPECT_TRUE(Ear(GetParam(), mock->url()).hears_of_it());
 }
 
 TEST_P(Contract, TakesNowPlusTwoMinutesAtEachQuestionAsOneEvent) {
@@ -169,14 +205,10 @@ TEST_P(Contract, AReclaimStandsUnlessTheCloudCallsOff) {
 }
 
 TEST_P(Contract, UsesNoProxyOfTheEnvironment) {
-  static constexpr std::array kVariables = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
-  for (const char* variable : kVariables) ::setenv(variable, "http://127.0.0.1:1", 1);
-  {
-    Watched watched(GetParam());
-    watched.mock().announce(wall_in(120s));
-    EXPECT_TRUE(watched.hears_of_it());
-  }
-  for (const char* variable : kVariables) ::unsetenv(variable);
+  ASSERT_STREQ(::getenv("http_proxy"), "http://127.0.0.1:1");
+  Watched watched(GetParam());
+  watched.mock().announce(wall_in(120s));
+  EXPECT_TRUE(watched.hears_of_it());
 }
 
 TEST_P(Contract, FollowsNoRedirect) {
@@ -193,13 +225,37 @@ TEST_P(Contract, FollowsNoRedirect) {
   EXPECT_FALSE(watched.look().leave);
 }
 
+// A source that waits for each answer for as long as these tests do.
+class Patient final : public Source {
+ public:
+  explicit Patient(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  std::vector<Finding> look(Asker& asker, const Moment& moment) override {
+    struct Stretch final : Asker {
+      explicit Stretch(Asker& asker) : asker_(asker) {}
+      Answer ask(const Question& question) override {
+        Question patient = question;
+        patient.patience = kPatience;
+        return asker_.ask(patient);
+      }
+      Asker& asker_;
+    } stretch(asker);
+    return source_->look(stretch, moment);
+  }
+  [[nodiscard]] Duration interval() const override { return source_->interval(); }
+
+ private:
+  std::unique_ptr<Source> source_;
+};
+
+// Watchers waits for a second.
 TEST_P(Contract, StopsWhileTheServiceHangs) {
-  Watched watched(GetParam());
-  watched.mock().spoil(Spoiled::kHanging);
-  ASSERT_TRUE(watched.sees_spoiled(1));
-  const Time deadline = now() + kPatience;
-  watched.watcher().stop(deadline);
-  EXPECT_LT(now(), deadline) << "it was left behind";
+  const auto mock = started({.spoiled = Spoiled::kHanging});
+  Ear ear(cloud(),
+          std::make_unique<Patient>(make_source(GetParam(), {mock->url(), kLead, "", "me"})));
+  ASSERT_TRUE(eventually([&] { return mock->spoiled() >= 1; }));
+  const Time start = now();
+  ear.stop();
+  EXPECT_LT(now() - start, 1s);
 }
 
 TEST_P(Contract, GoesOnWhenAQuestionIsNeverAnswered) {
@@ -212,23 +268,24 @@ TEST_P(Contract, GoesOnWhenAQuestionIsNeverAnswered) {
 }
 
 TEST_P(Contract, GoesOnWhenNobodyListens) {
-  auto mock = MockMetadata::start({});
-  ASSERT_TRUE(mock);
-  const int port = (*mock)->port();
-  const std::string url = (*mock)->url();
-  mock->reset();
-  const auto desk = std::make_shared<Desk>();
-  const Watcher watcher(cloud(), make_source(GetParam(), {url, kLead, "", "me"}), desk, kQuick);
+  // Kept for as long as the test: else the port could become somebody else's.
+  const Fd port(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  sockaddr_in name = loopback(0);
+  socklen_t size = sizeof name;
+  auto* const generic = reinterpret_cast<sockaddr*>(&name);
+  ASSERT_EQ(::bind(port.get(), generic, size), 0);
+  ASSERT_EQ(::getsockname(port.get(), generic, &size), 0);
+  const int number = ntohs(name.sin_port);
+  Ear ear(GetParam(), fmt::format("http://127.0.0.1:{}", number));
   ::usleep(50'000);  // not waited for: so that it has probably been refused once
-  auto again = MockMetadata::start({.port = port});
-  ASSERT_TRUE(again) << again.error().message;
-  (*again)->announce(wall_in(120s));
-  EXPECT_TRUE(eventually([&] { return desk->look(false, now()).leave.has_value(); }));
+  auto mock = MockMetadata::start({.port = number});
+  ASSERT_TRUE(mock) << mock.error().message;
+  (*mock)->announce(wall_in(120s));
+  EXPECT_TRUE(ear.hears_of_it());
 }
 
-std::string name_of(SourceKind kind) {
-  return Recovery::NoticeSource_Name(kind);
-}
 const auto kClouds = testing::Values(Recovery::aws, Recovery::gcp, Recovery::azure,
                                      Recovery::alibaba, Recovery::tencent, Recovery::volcengine);
 INSTANTIATE_TEST_SUITE_P(Clouds, Contract, kClouds,
@@ -242,18 +299,19 @@ class BadAnswers : public testing::TestWithParam<std::tuple<SourceKind, Bad>> {}
 
 TEST_P(BadAnswers, AreNoNoticeAndEndNothing) {
   const auto& [kind, bad] = GetParam();
-  Watched watched(kind);
-  // In the middle of a life, and from its beginning.
-  ASSERT_TRUE(watched.sees_answers(1));
-  watched.mock().spoil(bad.how);
-  ASSERT_TRUE(watched.sees_spoiled(8));
-  const MachineNotices told = watched.look();
-  EXPECT_FALSE(told.leave);
-  EXPECT_FALSE(told.checkpoint);
-  EXPECT_THAT(told.warnings, IsEmpty());
-  watched.mock().announce(wall_in(120s));
-  watched.mock().spoil(Spoiled::kNot);
-  EXPECT_TRUE(watched.hears_of_it());
+  for (const bool from_the_beginning : {false, true}) {
+    Watched watched(kind, kQuick, {.spoiled = from_the_beginning ? bad.how : Spoiled::kNot});
+    ASSERT_TRUE(from_the_beginning || watched.sees_answers(1));
+    watched.mock().spoil(bad.how);
+    ASSERT_TRUE(watched.sees_spoiled(8));
+    const MachineNotices told = watched.look();
+    EXPECT_FALSE(told.leave);
+    EXPECT_FALSE(told.checkpoint);
+    EXPECT_THAT(told.warnings, IsEmpty());
+    watched.mock().announce(wall_in(120s));
+    watched.mock().spoil(Spoiled::kNot);
+    EXPECT_TRUE(watched.hears_of_it()) << from_the_beginning;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -542,10 +600,7 @@ TEST_F(Post, ThatIsNoneIsRefused) {
 TEST_F(Post, IsHeardWhileOthersConnectAndSayNothing) {
   std::vector<Fd> silent;
   for (int i = 0; i < 16; ++i) {
-    sockaddr_in name{};
-    name.sin_family = AF_INET;
-    name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const sockaddr_in name = loopback(watchers_->post_port());
     const Fd& socket = silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
   }
@@ -559,10 +614,7 @@ TEST_F(Post, SharesItsPortWithNobody) {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ASSERT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = htons(static_cast<std::uint16_t>(watchers_->post_port()));
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const sockaddr_in name = loopback(watchers_->post_port());
   EXPECT_NE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
 }
 

@@ -37,9 +37,10 @@ class MockMetadata {
   struct Options {
     std::string address = "127.0.0.1";
     int port = 0;
-    bool tokens = true;          // aws and alibaba: wants them; else there is no such question
-    std::string machine = "me";  // the name of this machine in azure
-    std::string redirect;        // where Spoiled::kRedirected points
+    bool tokens = true;               // aws and alibaba: wants them; else there is no such question
+    std::string machine = "me";       // the name of this machine in azure
+    std::string redirect;             // where Spoiled::kRedirected points
+    Spoiled spoiled = Spoiled::kNot;  // from its first answer on
   };
   [[nodiscard]] static Result<std::unique_ptr<MockMetadata>> start(Options options);
   ~MockMetadata();
@@ -68,7 +69,7 @@ class MockMetadata {
   [[nodiscard]] std::vector<std::string> approved() const;  // EventIds
 
  private:
-  explicit MockMetadata(Options options) : options_(std::move(options)) {}
+  explicit MockMetadata(Options options) : options_(std::move(options)), spoil_(options_.spoiled) {}
   MockReply answer(const MockRequest& request);
   std::optional<MockReply> spoil_answer(const MockRequest& request,
                                         std::unique_lock<std::mutex>& lock);
@@ -93,7 +94,7 @@ class MockMetadata {
   std::string aws_maintenance_;
   std::string gcp_maintenance_;
   std::string azure_events_;
-  Spoiled spoil_ = Spoiled::kNot;
+  Spoiled spoil_;
   int token_ = 1;
   int questions_ = 0;
   int spoiled_ = 0;
