@@ -127,7 +127,7 @@ std::size_t Http::on_write(char* from, std::size_t size, std::size_t count, void
     self.answer.received += given;
     return given;
   }
-  if (self.answer.text.size() + given > kMaxHttpText) return 0;
+  if (self.answer.text.size() + given > self.request.longest_text) return 0;
   self.answer.text.append(from, given);
   return given;
 }

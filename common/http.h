@@ -38,7 +38,8 @@ struct HttpRequest {
   std::span<const std::byte> body;  // both stay valid until the request is finished or cancelled
   std::span<std::byte> into;        // where the body of a 2xx goes; empty: into the answer's text
   Time deadline = Time::max();
-  Duration stall_timeout{};  // 0: that of HttpOptions
+  Duration stall_timeout{};                 // 0: that of HttpOptions
+  std::size_t longest_text = kMaxHttpText;  // of the answer; a longer one is nonsense
 };
 
 struct HttpAnswer {
@@ -52,7 +53,7 @@ struct HttpAnswer {
   } end = End::kAnswered;
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string text;                            // kMaxHttpText at most
+  std::string text;                            // longest_text at most
   std::size_t received = 0;                    // bytes put into `into`
   std::string problem;                         // in words, where `end` is not kAnswered
 

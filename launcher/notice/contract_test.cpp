@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -328,6 +329,42 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& param) {
       return name_of(std::get<0>(param.param)) + "_" + std::get<1>(param.param).name;
     });
+
+// ---- the watcher itself ----
+
+class Scripted final : public Source {
+ public:
+  using Look = std::function<std::vector<Finding>(Asker& asker)>;
+  explicit Scripted(Look look) : look_(std::move(look)) {}
+  std::vector<Finding> look(Asker& asker, const Moment& /*moment*/) override {
+    return look_(asker);
+  }
+  [[nodiscard]] Duration interval() const override { return 5ms; }
+
+ private:
+  Look look_;
+};
+
+TEST(Watcher, ReadsNoMoreOfAnyAnswerThanTheLongestOne) {
+  for (const int status : {200, 500}) {
+    for (const std::size_t more : {0, 1}) {
+      auto server = MockServer::start("127.0.0.1", 0, [&](const MockRequest&) {
+        return MockReply{
+            MockReply::How::kWhole, status, std::string(kMaxAnswerBytes + more, '7'), {}};
+      });
+      ASSERT_TRUE(server);
+      Question question;
+      question.url = fmt::format("http://127.0.0.1:{}/", (*server)->port());
+      std::atomic<int> told = -1;
+      Ear ear("scripted", std::make_unique<Scripted>([&](Asker& asker) -> std::vector<Finding> {
+                told = asker.ask(question).status;
+                return {};
+              }));
+      EXPECT_TRUE(eventually([&] { return told >= 0; }));
+      EXPECT_EQ(told, more > 0 ? 0 : status);
+    }
+  }
+}
 
 // ---- aws ----
 

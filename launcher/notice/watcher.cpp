@@ -64,6 +64,7 @@ Answer Watcher::State::ask(const Question& question) {
   request.headers = question.headers;
   request.body = std::as_bytes(std::span(question.body));
   request.into = body;
+  request.longest_text = body.size();
   const Duration patience = std::min(question.patience, pace.longest_patience);
   const Time deadline = now() + patience;
   request.deadline = deadline;
