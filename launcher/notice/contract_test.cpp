@@ -2,6 +2,7 @@
 // service, with all the answers that it must survive.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <fstream>
 
 #include "common/http.h"
+#include "common/log.h"
 #include "launcher/notice/testing/mock_metadata.h"
 #include "launcher/notice/token.h"
 #include "launcher/notice/watchers.h"
@@ -364,6 +366,38 @@ TEST(Watcher, ReadsNoMoreOfAnyAnswerThanTheLongestOne) {
       EXPECT_EQ(told, more > 0 ? 0 : status);
     }
   }
+}
+
+// A failed termination may leave one behind for hours; another one months later is news.
+TEST(Watcher, SaysOnceOfEachStaleEventThatItIsIgnored) {
+  const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(1000);
+  auto& sinks = spdlog::default_logger()->sinks();
+  sinks.push_back(log);
+  std::atomic<bool> stale = true;
+  std::atomic<int> looks = 0;
+  const auto look = [&](Asker&) -> std::vector<Finding> {
+    ++looks;
+    if (!stale) return {{"q", {}, {}}};
+    return {{"q", {{Kind::kReclaim, "terminate", "", wall_in(-60s), {}}}, {}}};
+  };
+  const auto looks_more = [&] {
+    const int from = looks;
+    return eventually([&] { return looks >= from + 3; });
+  };
+  {
+    Ear ear("scripted", std::make_unique<Scripted>(look));
+    for (const bool is_there : {true, false, true}) {
+      stale = is_there;
+      EXPECT_TRUE(looks_more());
+    }
+  }
+  sinks.pop_back();
+  const auto lines = log->last_formatted();
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const std::string& line) {
+                            return line.find("in the past") != std::string::npos;
+                          }),
+            2);
 }
 
 // ---- aws ----

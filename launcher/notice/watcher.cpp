@@ -91,16 +91,16 @@ void Watcher::State::complain(const std::string& about, const std::string& kind,
 }
 
 void Watcher::State::report(const Finding& finding, Book& book) {
-  const std::string prefix = finding.about + ": ";
+  const Time at = now();
+  const News news = book.take(finding, at, wall_now());
   if (finding.trouble) {
     complain(finding.about, finding.trouble->kind, finding.trouble->message);
   } else {
+    const std::string prefix = finding.about + ": ";
     std::erase_if(complained, [&](const std::string& kind) {
-      return kind.starts_with(prefix) && kind != prefix + "past";
+      return kind.starts_with(prefix) && (news.ignored.empty() || kind != prefix + "past");
     });
   }
-  const Time at = now();
-  const News news = book.take(finding, at, wall_now());
   for (const std::string& ignored : news.ignored) complain(finding.about, "past", ignored);
   for (const Change& change : news.changes) {
     desk->take(change, at);

@@ -1,9 +1,9 @@
 // A thread that looks through one source, over and over, and reports what is new to the desk.
 //
 // Nothing ends it but stop(). What goes wrong is logged once per kind, until that question is
-// answered well again; while all questions of a look fail the pauses double, up to kLongestPause. A
-// proxy of the environment is not used, redirects are not followed, and no more than
-// kMaxAnswerBytes are read.
+// answered well again (a deadline in the past: until no answer has one); while all questions of a
+// look fail the pauses double, up to kLongestPause. A proxy of the environment is not used,
+// redirects are not followed, and no more than kMaxAnswerBytes are read.
 #pragma once
 
 #include <memory>
