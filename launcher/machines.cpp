@@ -208,7 +208,7 @@ void Machines::tell_everyone(const core::Fleet& fleet, std::int64_t action) {
     if (!fleet[node].up()) continue;
     telling_.open.insert(node);
     const Time leaves = fleet[node].leaves_at.value_or(now() + kNoticeLeft);
-    machine.commands->start([this, link = machine.link, leaves, node, name = machine.name,
+    machine.commands->start([this, link = machine.link, leaves, node = node, name = machine.name,
                              round = telling_.number]() -> Inbox::Item {
       const Status asked = link->tell_everyone(leaves);
       return [this, round, node, name, asked] {
@@ -232,7 +232,8 @@ void Machines::end_gang(const core::Fleet& fleet, Attempt attempt, const std::op
   for (auto& [node, machine] : machines_) {
     if (!context_->alone && (!fleet[node].in_gang || !fleet[node].up())) continue;
     ending_.open.insert(node);
-    machine.commands->start([this, link = machine.link, node, attempt, round = ending_.number,
+    machine.commands->start([this, link = machine.link, node = node, attempt,
+                             round = ending_.number,
                              from = machine.watch->records_from()]() -> Inbox::Item {
       auto end = link->end_gang(attempt, from);
       return
@@ -356,7 +357,7 @@ void Machines::collect_traces(const core::Fleet& fleet, Attempt attempt,
     if (machine.status && local(node)) {
       for (const auto& rank : machine.status->ranks()) told.insert(rank.pid());
     }
-    machine.commands->start([this, link = machine.link, node, attempt, name = machine.name,
+    machine.commands->start([this, link = machine.link, node = node, attempt, name = machine.name,
                              round = tracing_.number]() -> Inbox::Item {
       const auto text = link->trace(attempt, kTraces);
       return [this, node, attempt, round,
