@@ -83,6 +83,12 @@ Result<NodeAccess> bootstrap_there(const SshTarget& target, const BootstrapSetti
   NodeAccess access{reply->endpoint, address_of_endpoint(reply->endpoint), reply->host, false};
   access.local = reply->boot == self_process().boot && reply->host == host_name() &&
                  is_own_address(access.address);
+  // A call to it would end at a service of this machine, or at nobody's.
+  if (!access.local && is_loopback(access.address))
+    return error(Code::kInvalid,
+                 "{}: its service listens on {} only, where nobody else gets: set "
+                 "resources.network",
+                 target.name, access.address);
   return access;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "checkpoint/arena.h"
@@ -41,6 +42,8 @@ TEST(Addresses, AreThoseOfTheNetworkOrOfTheWayByWhichSshCame) {
   EXPECT_EQ(*choose_address("", "10.0.9.9 5000 10.0.3.4 22", own), "10.0.3.4");
   EXPECT_EQ(*choose_address("", "", own), "127.0.0.1");
   EXPECT_EQ(*choose_address("", "UNKNOWN", own), "127.0.0.1");
+  EXPECT_EQ(*choose_address("", "fe80::9%eth0 5000 fe80::1%eth0 22", own), "127.0.0.1")
+      << "says nothing without its interface, of which each machine has others";
   EXPECT_THAT(choose_address("ib1", "", own).error().message, HasSubstr("ib0 192.168.7.1"));
 }
 
@@ -61,6 +64,12 @@ TEST(Endpoints, NameTheirAddress) {
   EXPECT_EQ(address_of_endpoint("tcp://[fd00::5]:4000"), "fd00::5");
   for (const char* text : {"", "tcp://", "ipc:///x:1", "tcp://:5"})
     EXPECT_EQ(address_of_endpoint(text), "") << text;
+}
+
+TEST(Loopback, IsNotWhatOnlyLooksLikeIt) {
+  for (const char* address : {"127.0.0.1", "127.1.2.3", "::1"}) EXPECT_TRUE(is_loopback(address));
+  for (const char* address : {"", "10.0.0.127", "127.evil", "fe80::1", "12.7.0.1"})
+    EXPECT_FALSE(is_loopback(address)) << address;
 }
 
 TEST(AddressTowards, IsTheLoopbackOnTheWayToOurselves) {
@@ -171,6 +180,7 @@ class FakeSsh : public testing::Test {
     settings_.directory = root_ / "there" / "run";
     settings_.arena_folder = arena_folder((root_ / "shm").string(), settings_.job_id);
     settings_.programs = programs_folder();
+    ::unsetenv("SSH_CONNECTION");
     // Notes its arguments and environment, then runs the last argument as sshd would.
     settings_.ssh = ssh("shift $(($# - 1)); exec /bin/sh -c \"$1\"");
   }
@@ -248,6 +258,34 @@ TEST_F(FakeSsh, ItsNextLifeHasTheSameKeysWhoeverStartsIt) {
   const auto again = start();
   ASSERT_TRUE(again) << again.error().message;
   EXPECT_TRUE(ask(again->endpoint));
+}
+
+// A machine to which ssh does not tell by which address it came in.
+TEST_F(FakeSsh, OneThatListensOnItsLoopbackOnlyIsNamed) {
+  const std::string run = "shift $(($# - 1)); unset SSH_CONNECTION; /bin/sh -c \"$1\"";
+  settings_.ssh = ssh(run + " | sed 's/\"boot\":[0-9]*/\"boot\":1/'");
+  const auto access = start();
+  ASSERT_FALSE(access);
+  EXPECT_EQ(access.error().code, Code::kInvalid);
+  EXPECT_THAT(access.error().message, HasSubstr("gpu-1: its service listens on 127.0.0.1 only"));
+  EXPECT_THAT(access.error().message, HasSubstr("set resources.network"));
+}
+
+TEST_F(FakeSsh, OnceANetworkIsGivenTheServiceMovesThereFromTheLoopback) {
+  const auto own = interface_addresses();
+  const auto outer = std::find_if(own.begin(), own.end(), [](const InterfaceAddress& one) {
+    return !is_loopback(one.address) && one.address.find(':') == std::string::npos;
+  });
+  if (outer == own.end()) GTEST_SKIP() << "this machine has a loopback only";
+  const auto before = start();
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_EQ(before->address, "127.0.0.1");
+  settings_.job += "resources: {network: " + outer->address + "/32}\n";
+  const auto access = start();
+  ASSERT_TRUE(access) << access.error().message;
+  EXPECT_EQ(access->address, outer->address);
+  EXPECT_TRUE(ask(access->endpoint));
+  EXPECT_EQ(ask(start()->endpoint)->status().pid(), ask(access->endpoint)->status().pid());
 }
 
 TEST_F(FakeSsh, ListensOnOneOfThePortsThatAreAllowed) {

@@ -59,6 +59,10 @@ bool is_own_address(const std::string& address) {
                      [&](const InterfaceAddress& one) { return one.address == address; });
 }
 
+bool is_loopback(const std::string& address) {
+  return address == "::1" || (is_v4(address) && address.starts_with("127."));
+}
+
 Result<std::string> choose_address(const std::string& network, const std::string& ssh_connection,
                                    const std::vector<InterfaceAddress>& own) {
   if (network.empty()) {

@@ -88,6 +88,19 @@ Result<std::string> endpoint_of(ServiceClient& client, const std::filesystem::pa
   }
 }
 
+// A service that listens on this machine's loopback only, when others are to reach it: of a start
+// without resources.network, or by a worker. It ends and leaves the memory to its next life.
+Status end_if_unreachable(ServiceClient& client, const std::string& listen, Time deadline) {
+  service::Request request;
+  request.mutable_status()->set_records_from(~std::uint64_t{0});
+  SUREFOOT_ASSIGN(service::Reply reply, client.call(request, deadline));
+  const std::string address = address_of_endpoint(reply.status().endpoint());
+  if (!is_loopback(address) || is_loopback(listen.substr(0, listen.find(' ')))) return {};
+  request.mutable_shutdown();
+  SUREFOOT_ASSIGN(reply, client.call(request, deadline));
+  return {};
+}
+
 }  // namespace
 
 std::string to_text(const StartRequest& request) {
@@ -206,6 +219,8 @@ Result<StartReply> start_here(const StartRequest& request, Time deadline) {
   launch.job_file = node_job_file(request.arena_folder);
   launch.job_directory = request.directory;
   launch.supervised = true;
+  SUREFOOT_TRY(ensure_service(client, launch, deadline));
+  SUREFOOT_TRY(end_if_unreachable(client, files.listen, deadline));
   SUREFOOT_TRY(ensure_service(client, launch, deadline));
   SUREFOOT_ASSIGN(const std::string endpoint,
                   endpoint_of(client, directory.logs() / "node.log", deadline));
