@@ -160,6 +160,18 @@ TEST_F(LaunchTest, NothingOfAnEndedAttemptBeginsOrRegistersAnyMore) {
   EXPECT_EQ(next->attempt(), 5);
 }
 
+TEST_F(LaunchTest, AHelloOfADamagedAttemptMakesNoOtherStale) {
+  for (const std::int64_t attempt :
+       {kMaxAttempt + 1, std::int64_t{9'000'000'000'000'000'000}, std::int64_t{-1}})
+    EXPECT_EQ(say(hello_of(attempt, layout_)).error().code, Code::kInvalid) << attempt;
+  ASSERT_TRUE(end_gang(0));
+  kill_service();
+  start();
+  const auto taken = say(hello_of(1, layout_));
+  ASSERT_TRUE(taken) << taken.error().message;
+  EXPECT_EQ(taken->attempt(), 1);
+}
+
 TEST_F(LaunchTest, SparesTheGangThatIsNotMeant) {
   ASSERT_TRUE(launch(3));
   ASSERT_TRUE(wait_for(4));
