@@ -151,6 +151,14 @@ std::string ServiceImpl::run() {
   return ended_;
 }
 
+bool ServiceImpl::close(Time deadline) {
+  // All are told before one is waited for.
+  for (WorkThread* thread : threads()) (void)thread->close(now());
+  const auto all = threads();
+  return std::all_of(all.begin(), all.end(),
+                     [&](WorkThread* thread) { return thread->close(deadline); });
+}
+
 void ServiceImpl::read_signals() {
   signalfd_siginfo info{};
   while (::read(settings_.signals, &info, sizeof info) == sizeof info) {

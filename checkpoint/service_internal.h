@@ -29,6 +29,7 @@ class ServiceImpl final : public Service {
   Status open();
   [[nodiscard]] std::string endpoint() const override { return sockets_.endpoint(); }
   std::string run() override;
+  bool close(Time deadline) override;
 
  private:
   // What is known of a slot that is being written to the store.

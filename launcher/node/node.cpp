@@ -4,6 +4,7 @@
 #include <sys/signalfd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "checkpoint/key_file.h"
 #include "checkpoint/store/open_store.h"
@@ -27,6 +28,8 @@ constexpr const char* kUsage =
 constexpr Duration kRequestPatience = std::chrono::seconds(30);
 // Until the service that was asked for answers.
 constexpr Duration kStartPatience = std::chrono::seconds(25);
+// For work that was in hand at the end. Shorter than who starts the next service is patient.
+constexpr Duration kEndPatience = std::chrono::seconds(3);
 
 struct NodeOptions {
   std::string job_file;
@@ -160,6 +163,10 @@ int serve(ServiceSettings settings) {
   watchers = std::move(*started);
   spdlog::info("serving job {} ({}), process {}", job, id, ::getpid());
   spdlog::info("ended: {}", (*service)->run());
+  if (!(*service)->close(now() + kEndPatience)) {
+    spdlog::warn("something in hand hangs (a disk that does not answer?) and is left as it is");
+    std::_Exit(0);
+  }
   return 0;
 }
 
