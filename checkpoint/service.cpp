@@ -334,11 +334,14 @@ void ServiceImpl::look_after_folder() {
     }
     lock_ = std::move(*lock);
     (void)launches_.save();
+    if (settings_.placed_files) settings_.placed_files(/*anew=*/true);
     if (!sockets_.endpoint().empty()) {
       (void)write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
     }
     if (auto bound = sockets_.listen_locally(settings_.arena_folder); !bound)
       ended_ = bound.error().message;
+  } else if (settings_.placed_files) {
+    settings_.placed_files(/*anew=*/false);
   }
   if (!arena_ || !arena_->unlinked() || arena_unlinked_) return;
   arena_unlinked_ = true;

@@ -72,6 +72,10 @@ struct ServiceSettings {
   // own, since a supervisor may come later, or make new keys.
   std::string listen = "127.0.0.1";
   std::function<Result<ServiceKeys>()> read_keys;
+  // Called about once a second on the thread of run(), so that what whoever started this has placed
+  // in the arena's folder comes again with it: with `anew` when somebody has removed the folder and
+  // it was made anew, before anybody can ask here. Must not wait. May be empty.
+  std::function<void(bool anew)> placed_files;
   // Asked ten times a second on the thread of run(); must not wait. `safe`: the workers have left
   // because of `leave`, and nothing is lost when this machine goes now. May be empty.
   std::function<MachineNotices(bool safe)> notices;

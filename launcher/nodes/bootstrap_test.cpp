@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "checkpoint/arena.h"
 #include "common/file.h"
@@ -286,6 +287,45 @@ TEST_F(FakeSsh, OnceANetworkIsGivenTheServiceMovesThereFromTheLoopback) {
   EXPECT_EQ(access->address, outer->address);
   EXPECT_TRUE(ask(access->endpoint));
   EXPECT_EQ(ask(start()->endpoint)->status().pid(), ask(access->endpoint)->status().pid());
+}
+
+// As logind does at log-out.
+TEST_F(FakeSsh, WhatItHasPlacedComesAgainWithAFolderThatSomebodyRemoved) {
+  const auto access = start();
+  ASSERT_TRUE(access) << access.error().message;
+  const std::string keys = *read_file(node_keys(settings_.arena_folder));
+  const std::string listen = *read_file(node_listen(settings_.arena_folder));
+  // As the next bootstrap would; the service runs on.
+  settings_.job += "# changed\n";
+  ASSERT_TRUE(start());
+  std::this_thread::sleep_for(1500ms);  // it looks once a second
+  fs::remove_all(settings_.arena_folder);
+  for (const Time late = now() + kPatience; now() < late; std::this_thread::sleep_for(5ms)) {
+    if (fs::exists(settings_.arena_folder / "service.sock")) break;
+  }
+  EXPECT_TRUE(ask(access->endpoint));
+  EXPECT_EQ(*read_file(node_job_file(settings_.arena_folder)), settings_.job);
+  EXPECT_EQ(*read_file(node_keys(settings_.arena_folder)), keys);
+  EXPECT_EQ(*read_file(node_listen(settings_.arena_folder)), listen);
+  struct stat info {};
+  ASSERT_EQ(::stat(node_keys(settings_.arena_folder).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  // What a launch over several machines begins there.
+  service::Request request;
+  request.mutable_launch()->set_attempt(1);
+  request.mutable_launch()->set_command(
+      "cd " + shell_quoted(root_.string()) + " && " +
+      shell_quoted((node_programs(settings_.arena_folder) / "surefoot-node").string()) +
+      " 2> said.new; mv said.new said");
+  request.mutable_launch()->set_log_folder((settings_.directory / "logs" / "attempt-001").string());
+  ServiceClient client(ServiceAddress::elsewhere(access->endpoint, client_half(settings_.keys)),
+                       settings_.job_id);
+  const auto launched = client.call(request, now() + kPatience);
+  ASSERT_TRUE(launched) << launched.error().message;
+  for (const Time late = now() + kPatience; now() < late; std::this_thread::sleep_for(5ms)) {
+    if (fs::exists(root_ / "said")) break;
+  }
+  EXPECT_THAT(*read_file(root_ / "said"), HasSubstr("usage: surefoot-node"));
 }
 
 TEST_F(FakeSsh, ListensOnOneOfThePortsThatAreAllowed) {

@@ -196,6 +196,18 @@ Status place_node_files(const std::filesystem::path& arena_folder, const NodeFil
   return write_private_file(node_keys(arena_folder), files.keys);
 }
 
+void read_node_files(const std::filesystem::path& arena_folder, NodeFiles& files) {
+  const auto learn = [](const std::filesystem::path& file, std::string& text) {
+    if (auto found = read_file(file)) text = *std::move(found);
+  };
+  learn(node_job_file(arena_folder), files.job);
+  learn(node_listen(arena_folder), files.listen);
+  learn(node_keys(arena_folder), files.keys);
+  std::error_code failed;
+  auto programs = std::filesystem::read_symlink(node_programs(arena_folder), failed);
+  if (!failed) files.programs = std::move(programs);
+}
+
 Result<StartReply> start_here(const StartRequest& request, Time deadline) {
   NodeFiles files{request.job, program_directory(), {}, {}};
   SUREFOOT_TRY(place_node_files(request.arena_folder, files));
