@@ -103,7 +103,13 @@ struct ServiceWatch::Shared {
     ServiceClient client(target.address, self->job_id);
     Time answered = now();
     std::optional<ProcessId> process;
-    if (auto found = process_of(target.pid); found && target.pid > 0) process = *found;
+    if (target.pid > 0) {
+      auto found = process_of(target.pid);
+      if (found) process = *found;
+      // Ended before anybody looked: the machine is not silent.
+      if (!found && found.error().code == Code::kNotFound)
+        return tell(self, round, [](const WatchReports& reports) { reports.gone(); });
+    }
     while (self->wait_for_turn(round)) {
       if (process && !is_alive(*process))
         return tell(self, round, [](const WatchReports& reports) { reports.gone(); });
