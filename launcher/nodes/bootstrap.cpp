@@ -13,7 +13,7 @@ namespace {
 
 // ssh's own time-out is a little shorter than ours, as it can name the reason.
 constexpr Duration kConnectPatience = std::chrono::seconds(10);
-constexpr int kNoProgram = 127;  // of a shell
+constexpr int kNoProgram = 127;  // of a shell, and of ld.so
 
 struct SshTarget {
   const std::string& ssh;
@@ -37,6 +37,18 @@ ProgramRun ssh_run(const SshTarget& target, const std::string& command) {
 
 bool has(std::string_view text, std::string_view what) {
   return text.find(what) != text.npos;
+}
+
+// The program is there, but ld.so does not find what it needs, or an older one: "...: version
+// `GLIBC_2.36' not found (required by ...)".
+bool cannot_be_loaded(const ProgramEnd& end) {
+  return has(end.errors, "error while loading shared libraries") ||
+         has(end.errors, "' not found (required by ");
+}
+
+// The user's log-in shell may be one that understands little of what ours does.
+std::string for_any_shell(const std::string& command) {
+  return "exec /bin/sh -c " + shell_quoted(command);
 }
 
 Result<NodeAccess> bootstrap_here(const BootstrapSettings& settings, Time deadline) {
@@ -67,17 +79,17 @@ Result<NodeAccess> bootstrap_there(const SshTarget& target, const BootstrapSetti
   const std::string request =
       to_text(StartRequest{settings.job_id, settings.directory, settings.arena_folder, settings.job,
                            to_text(server_half(settings.keys))});
-  ProgramRun run = ssh_run(target, command);
+  ProgramRun run = ssh_run(target, for_any_shell(command));
   run.input = request;
   SUREFOOT_ASSIGN(ProgramEnd end, run_program(run));
-  if (bundle && end.status.code == kNoProgram) {
-    ProgramRun sending = ssh_run(target, bundle->unpack_command());
+  if (bundle && end.status.code == kNoProgram && !cannot_be_loaded(end)) {
+    ProgramRun sending = ssh_run(target, for_any_shell(bundle->unpack_command()));
     sending.input_file = bundle->file();
     SUREFOOT_ASSIGN(const ProgramEnd sent, run_program(sending));
     if (!sent.succeeded()) return reason_of_failure(target.name, "tar", sent);
     SUREFOOT_ASSIGN(end, run_program(run));
   }
-  if (!end.succeeded()) return reason_of_failure(target.name, program, end);
+  if (!end.succeeded()) return reason_of_failure(target.name, program, end, settings.bundle);
   const auto reply = parse_start_reply(end.output);
   if (!reply) return error(reply.error().code, "{}: {}", target.name, reply.error().message);
   NodeAccess access{reply->endpoint, address_of_endpoint(reply->endpoint), reply->host, false};
@@ -104,8 +116,8 @@ Result<NodeAccess> bootstrap(const std::string& name, const BootstrapSettings& s
   return bootstrap_there({settings.ssh, name, deadline, stop}, settings);
 }
 
-Error reason_of_failure(const std::string& name, const std::string& program,
-                        const ProgramEnd& end) {
+Error reason_of_failure(const std::string& name, const std::string& program, const ProgramEnd& end,
+                        const std::filesystem::path& bundle) {
   const std::string& said = end.errors;
   const std::string line = last_line(said);
   if (end.why != ProgramEnd::Why::kExited)
@@ -123,10 +135,20 @@ Error reason_of_failure(const std::string& name, const std::string& program,
     return error(Code::kRetry, "{}: cannot be reached: {}", name,
                  line.empty() ? "ssh failed" : line);
   }
-  if (end.status.code == kNoProgram && has(said, "error while loading shared libraries"))
+  if (cannot_be_loaded(end) && !bundle.empty())
+    return error(Code::kInvalid,
+                 "{}: {} (resources.bundle was made on a system that is newer than this machine's, "
+                 "or lacks a library)",
+                 name, line);
+  if (cannot_be_loaded(end))
     return error(Code::kInvalid, "{}: {} (resources.bundle brings its libraries along)", name,
                  line);
-  if (end.status.code == kNoProgram || end.status.code == 126)
+  const bool is_missing = end.status.code == kNoProgram || end.status.code == 126;
+  if (is_missing && !bundle.empty())
+    return error(Code::kInvalid,
+                 "{}: cannot run {}: resources.bundle {} must be an archive made by `make bundle`",
+                 name, program, bundle.string());
+  if (is_missing)
     return error(Code::kInvalid,
                  "{}: has no {}: Surefoot must lie in the same folder there, or resources.bundle "
                  "name an archive made by `make bundle`",

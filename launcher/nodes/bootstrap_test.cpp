@@ -117,11 +117,16 @@ ProgramEnd ended(int code, const std::string& errors) {
   return end;
 }
 
+constexpr const char* kOldSystem =
+    "/opt/surefoot-node: /lib/libc.so.6: version `GLIBC_2.36' not found (required by "
+    "/opt/surefoot-node)\n";
+
 TEST(Failures, OfSshAreNamedWithWhatTheUserCanDo) {
   struct Case {
     ProgramEnd end;
     Code code;
     const char* says;
+    const char* bundle = "";
   };
   ProgramEnd late;
   late.why = ProgramEnd::Why::kDeadline;
@@ -137,14 +142,18 @@ TEST(Failures, OfSshAreNamedWithWhatTheUserCanDo) {
       {ended(127, "sh: 1: exec: /opt/surefoot-node: not found\n"), Code::kInvalid,
        "has no /opt/surefoot-node"},
       {ended(127, "/opt/surefoot-node: error while loading shared libraries: libzmq.so.5: ...\n"),
-       Code::kInvalid, "libzmq"},
+       Code::kInvalid, "libzmq.so.5: ... (resources.bundle brings"},
+      {ended(1, kOldSystem), Code::kInvalid, "(resources.bundle brings"},
+      {ended(1, kOldSystem), Code::kInvalid, "newer than this machine's", "/b.tgz"},
+      {ended(127, "sh: 1: exec: bin/surefoot-node: not found\n"), Code::kInvalid, "/b.tgz must be",
+       "/b.tgz"},
       {ended(126, "Permission denied\n"), Code::kInvalid, "has no"},
       {ended(64, "has Surefoot 0.0.9, and 0.1.0 is asked for\n"), Code::kInvalid, "0.0.9"},
       {ended(66, "no space\n"), Code::kRetry, "a: no space"},
       {late, Code::kRetry, "did not come back"},
   };
   for (const Case& one : cases) {
-    const Error found = reason_of_failure("a", "/opt/surefoot-node", one.end);
+    const Error found = reason_of_failure("a", "/opt/surefoot-node", one.end, one.bundle);
     EXPECT_EQ(found.code, one.code) << found.message;
     EXPECT_THAT(found.message, HasSubstr(one.says));
     EXPECT_EQ(found.message.rfind("a: ", 0), 0u) << found.message;
@@ -341,7 +350,7 @@ TEST_F(FakeSsh, SaysNothingSecretInArgumentsOrEnvironment) {
   ASSERT_TRUE(start());
   const std::string seen = *read_file(root_ / "seen");
   EXPECT_THAT(seen, HasSubstr("BatchMode=yes"));
-  EXPECT_THAT(seen, HasSubstr("gpu-1"));
+  EXPECT_THAT(seen, HasSubstr("gpu-1\nexec /bin/sh -c '")) << "for any log-in shell";
   for (const std::string& key :
        {settings_.keys.server_secret, settings_.keys.client_secret, settings_.keys.client_public})
     EXPECT_THAT(seen, Not(HasSubstr(key)));
@@ -416,11 +425,24 @@ TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
   pack("two");
   EXPECT_TRUE(start());
   EXPECT_EQ(kept(), 2) << "another content, another folder, and nothing half done";
+  // There, but it lacks a library: not sent again and again.
+  pack("three\necho 'x: error while loading shared libraries: libx.so: none' >&2; exit 127");
+  EXPECT_THAT(start().error().message, HasSubstr("libx.so"));
+  const auto sends = [this] {
+    const std::string all = *read_file(root_ / "seen");
+    std::size_t count = 0;
+    for (auto at = all.find("tar -xzf"); at != all.npos; at = all.find("tar -xzf", at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(sends(), 3u);
+  EXPECT_THAT(start().error().message, HasSubstr("or lacks a library"));
+  EXPECT_EQ(sends(), 3u);
+  EXPECT_EQ(kept(), 3);
   // Cut off on its way.
   fs::resize_file(root_ / "b.tgz", 100);
   const auto cut = start();
   ASSERT_FALSE(cut);
-  EXPECT_EQ(kept(), 2);
+  EXPECT_EQ(kept(), 3);
 }
 
 TEST_F(FakeSsh, AnArenaFolderThatIsOpenToOthersIsRefused) {
