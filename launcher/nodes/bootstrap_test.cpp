@@ -451,6 +451,20 @@ TEST_F(FakeSsh, AnArenaFolderThatIsOpenToOthersIsRefused) {
   EXPECT_THAT(start().error().message, HasSubstr("open to others"));
 }
 
+TEST(StartReplies, AreFoundInWhatALoginSaysAndNameAHost) {
+  const StartReply reply{"tcp://10.0.0.5:4000", "gpu-1", 7};
+  const auto back = parse_start_reply("welcome\n" + to_text(reply) + "bye\n");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(to_text(*back), to_text(reply));
+  // A log is named by it.
+  for (const char* host : {"", "../../x", "a/b", "a b", "a\nb", "\x1b[2J"})
+    EXPECT_EQ(parse_start_reply(to_text(StartReply{reply.endpoint, host, 7})).error().code,
+              Code::kInvalid)
+        << host;
+  EXPECT_FALSE(parse_start_reply("x" + to_text(reply)));
+  EXPECT_FALSE(parse_start_reply(to_text(StartReply{"tcp://:1", "gpu-1", 7})));
+}
+
 TEST(StartRequests, ThatAreCutOrChangedAreRefusedAndNeverRepeated) {
   std::string form = (fs::temp_directory_path() / "surefoot-request-XXXXXX").string();
   ASSERT_NE(::mkdtemp(form.data()), nullptr);

@@ -88,6 +88,12 @@ Result<std::string> endpoint_of(ServiceClient& client, const std::filesystem::pa
   }
 }
 
+// It becomes part of files' names here, and of what people read.
+bool is_host_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
+}
+
 // A service that listens on this machine's loopback only, when others are to reach it: of a start
 // without resources.network, or by a worker. It ends and leaves the memory to its next life.
 Status end_if_unreachable(ServiceClient& client, const std::string& listen, Time deadline) {
@@ -167,7 +173,9 @@ Result<StartReply> parse_start_reply(std::string_view output) {
   const std::string_view line =
       at_start ? output.substr(at + kReplyMark.size()) : std::string_view();
   const auto json = nlohmann::json::parse(line.substr(0, line.find('\n')), nullptr, false);
-  const bool is_whole = json.is_object() && !address_of_endpoint(text_in(json, "endpoint")).empty();
+  const bool is_whole = json.is_object() &&
+                        !address_of_endpoint(text_in(json, "endpoint")).empty() &&
+                        is_host_name(text_in(json, "host"));
   if (!is_whole || !json.contains("boot") || !json["boot"].is_number_unsigned())
     return error(Code::kInvalid, "it did not answer as surefoot-node does");
   return StartReply{text_in(json, "endpoint"), text_in(json, "host"),
