@@ -1,15 +1,11 @@
 #include "checkpoint/node_check.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <thread>
 
 #include "checkpoint/arena_format.h"
@@ -17,6 +13,7 @@
 #include "checkpoint/launch_book.h"
 #include "checkpoint/service_client.h"
 #include "checkpoint/service_message.h"
+#include "common/address.h"
 #include "common/file.h"
 
 namespace surefoot {
@@ -38,45 +35,13 @@ int milliseconds_until(Time deadline) {
 
 // ---- connections ----
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-};
-
-// "10.0.0.2:4000" or "[fd00::2]:4000".
-std::optional<Address> parse(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return std::nullopt;
-  std::uint16_t port = 0;
-  const char* const end = text.data() + text.size();
-  if (std::from_chars(text.data() + colon + 1, end, port).ptr != end || port == 0)
-    return std::nullopt;
-  std::string host = text.substr(0, colon);
-  Address address;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-  if (::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
-    address.bytes = sizeof *v4;
-    return address;
-  }
-  if (!host.starts_with('[') || !host.ends_with(']')) return std::nullopt;
-  host = host.substr(1, host.size() - 2);
-  if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) != 1) return std::nullopt;
-  v6->sin6_family = AF_INET6;
-  v6->sin6_port = htons(port);
-  address.bytes = sizeof *v6;
-  return address;
-}
-
 // Connections that the kernel makes while other things are looked at.
 class Connections {
  public:
   explicit Connections(const service::Check& request) {
     for (const std::string& text : request.connect_to()) {
       Pending pending{text, Fd(), {}};
-      if (const auto address = parse(text); !address) {
+      if (const auto address = parse_address_and_port(text); !address) {
         pending.fault = "not an address in numbers with a port";
       } else if (pending_.size() >= kMaxConnections) {
         pending.fault = "too many are asked for at once";
@@ -113,11 +78,10 @@ class Connections {
     std::string fault;  // empty, and no fd: it was taken
   };
 
-  static void begin(const Address& address, Pending& pending) {
+  static void begin(const SocketAddress& address, Pending& pending) {
     pending.fd =
         Fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
-    if (pending.fd && ::connect(pending.fd.get(), name, address.bytes) == 0) {
+    if (pending.fd && ::connect(pending.fd.get(), address.name(), address.bytes) == 0) {
       pending.fd.reset();
     } else if (!pending.fd || errno != EINPROGRESS) {
       pending.fault = errno_text(errno);

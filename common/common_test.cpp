@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -17,6 +18,27 @@ namespace surefoot {
 namespace {
 
 using namespace std::chrono_literals;
+
+TEST(Addresses, AreNumbersAndTheirPortIsApart) {
+  EXPECT_EQ(parse_address("10.0.0.2")->host(), "10.0.0.2");
+  EXPECT_EQ(parse_address("fd00:0::2")->host(), "fd00::2");
+  for (const std::string text :
+       {"", "localhost", "10.0.0", "[fd00::2]", "fe80::1%eth0", "1.2.3.4 ", "10.0.0.2:1"})
+    EXPECT_FALSE(parse_address(text)) << text;
+  const auto v6 = parse_tcp_endpoint("tcp://[fd00::2]:65535");
+  ASSERT_TRUE(v6);
+  EXPECT_TRUE(v6->is_v6());
+  EXPECT_EQ(v6->host(), "fd00::2");
+  EXPECT_EQ(v6->port(), 65535);
+  EXPECT_EQ(parse_address_and_port("10.0.0.2:4000")->port(), 4000);
+  for (const std::string text :
+       {"", ":", ":4000", "10.0.0.2", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "10.0.0.2:40x",
+        "10.0.0.2: 4", "10.0.0.2:-4", "fd00::2:4000", "[10.0.0.2]:4000", "[fd00::2:4000", "[]:4000",
+        "node:4000"})
+    EXPECT_FALSE(parse_address_and_port(text)) << text;
+  EXPECT_FALSE(parse_address(std::string("10.0.0.2\0x", 10)));
+  EXPECT_FALSE(parse_tcp_endpoint("ipc://10.0.0.2:4000"));
+}
 
 TEST(Digest, ReadsItsOwnHexAndRefusesAnyOther) {
   const Digest made = digest("surefoot");

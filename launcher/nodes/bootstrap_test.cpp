@@ -63,7 +63,7 @@ TEST(MpiNetwork, IsTheSmallestThatHoldsAllUnlessOneIsGiven) {
 TEST(Endpoints, NameTheirAddress) {
   EXPECT_EQ(address_of_endpoint("tcp://10.0.0.5:4000"), "10.0.0.5");
   EXPECT_EQ(address_of_endpoint("tcp://[fd00::5]:4000"), "fd00::5");
-  for (const char* text : {"", "tcp://", "ipc:///x:1", "tcp://:5"})
+  for (const char* text : {"", "tcp://", "ipc:///x:1", "tcp://:5", "tcp://gpu-1:5", "tcp://::1:5"})
     EXPECT_EQ(address_of_endpoint(text), "") << text;
 }
 
