@@ -146,7 +146,7 @@ class ServiceImpl final : public Service {
   void end_gang(const Peer& peer, const service::EndGang& request);
   void begin_ending(Attempt below, const std::optional<Peer>& peer);
   void look_at_endings();
-  [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
+  [[nodiscard]] Session processes_below(Attempt attempt);
   [[nodiscard]] Attempt newest_attempt() const;
 
   // service_when.cpp

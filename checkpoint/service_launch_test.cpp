@@ -1,6 +1,8 @@
 // What a supervisor has done on a node: launches, what is asked of a gang, its end. The real
 // program, real processes.
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include <thread>
 
@@ -263,6 +265,43 @@ TEST_F(LaunchTest, WhatIsAskedOfAGangIsToldToThatOneOnly) {
   EXPECT_NE(mapped_->requests().load() & kRequestDrain, 0u);
   ASSERT_TRUE(say_hello(5));
   EXPECT_EQ(mapped_->requests().load() & kRequestDrain, 0u);
+}
+
+// As in the moment in which a process begins another program, when nothing tells whose it is.
+TEST(Launched, OneWhoseEnvironmentSaysNothingIsNotForgottenAtOnce) {
+  // So that the leader is reaped by us at once, and its number is no longer its own.
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const TemporaryFolder folder;
+  LaunchBook book(folder.path(), "0123456789abcdef");
+  service::Launch wanted;
+  wanted.set_attempt(3);
+  wanted.set_command("cd " + folder.path().string() +
+                     " && { env -i sleep 1000 & echo $$ $! > new; mv new pids; }");
+  wanted.set_log_folder((folder.path() / "logs").string());
+  const Status launched = book.launch(wanted, Attempt{2});
+  ASSERT_TRUE(launched) << launched.error().message;
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder.path() / "pids"); }));
+  pid_t leader = 0, bare = 0;
+  std::ifstream(folder.path() / "pids") >> leader >> bare;
+  ASSERT_EQ(::waitpid(leader, nullptr, 0), leader);
+  const auto process = process_of(bare);
+  ASSERT_TRUE(process);
+  ASSERT_TRUE(eventually([&] {
+    const auto name = read_file(fmt::format("/proc/{}/comm", bare));
+    return name && *name == "sleep\n";
+  }));
+  const Time begun = now();
+  const Session found = book.processes_below(Attempt{4});
+  EXPECT_TRUE(found.members.empty()) << "it may be a stranger, and is not to be ended";
+  EXPECT_TRUE(found.maybe_more);
+  EXPECT_TRUE(book.anything_runs());
+  // That of a stranger stays as it is.
+  EXPECT_TRUE(eventually([&] { return !book.anything_runs(); }));
+  EXPECT_GE(now() - begun, 900ms);
+  EXPECT_FALSE(book.processes_below(Attempt{4}).maybe_more);
+  ASSERT_TRUE(end_processes({*process}, now() + kPatience));
+  EXPECT_EQ(::waitpid(bare, nullptr, 0), bare);
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
 // The test is the supervisor: it is silent for longer than the lease.

@@ -139,15 +139,41 @@ TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {
     std::this_thread::yield();
   const bool reaped = !process_of(leader->pid);
   std::vector<ProcessId> found;
-  while ((found = session_of(*leader, "SUREFOOT_X=mine")).empty()) std::this_thread::yield();
+  while ((found = session_of(*leader, "SUREFOOT_X=mine").members).empty())
+    std::this_thread::yield();
   EXPECT_EQ(found.size(), 1u);
   // Where nobody reaps its number stays its own, and the mark is not needed.
-  EXPECT_EQ(session_of(*leader, "SUREFOOT_X=min").empty(), reaped);
+  EXPECT_EQ(session_of(*leader, "SUREFOOT_X=min").members.empty(), reaped);
+  EXPECT_FALSE(session_of(*leader, "SUREFOOT_X=min").maybe_more) << "a stranger for certain";
   ProcessId before_reboot = *leader;
   before_reboot.boot += 1;
-  EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").empty());
+  EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").members.empty());
   ASSERT_TRUE(end_processes(found, now() + 5s));
-  EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").empty());
+  EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").members.empty());
+}
+
+// As in the moment in which a process begins another program.
+TEST(Process, OneOfASessionThatHasNoEnvironmentMayBelongToIt) {
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("surefoot-bare-{}", ::getpid());
+  const auto leader = spawn({.argv = {"/bin/sh", "-c", "env -i sleep 60 & echo $!"},
+                             .environment = {"SUREFOOT_X=mine"},
+                             .output = path.string()});
+  ASSERT_TRUE(leader);
+  while (!poll_exit(*leader)) std::this_thread::yield();
+  const auto bare = process_of(std::stoi(*read_file(path)));
+  ASSERT_TRUE(bare);
+  const auto is_sleep = [&] {
+    const auto name = read_file(fmt::format("/proc/{}/comm", bare->pid));
+    return name && *name == "sleep\n";
+  };
+  for (const Time late = now() + 10s; !is_sleep() && now() < late;) std::this_thread::yield();
+  const Session session = session_of(*leader, "SUREFOOT_X=mine");
+  EXPECT_TRUE(session.members.empty());
+  EXPECT_TRUE(session.maybe_more);
+  ASSERT_TRUE(end_processes({*bare}, now() + 5s));
+  EXPECT_FALSE(session_of(*leader, "SUREFOOT_X=mine").maybe_more);
+  std::filesystem::remove(path);
 }
 
 TEST(Clock, MakesADurationOfAnyNumber) {

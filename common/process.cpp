@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,6 +56,13 @@ Result<Stat> stat_of(pid_t pid) {
   if (at == nullptr) return error(Code::kNotFound, "process {} is gone", pid);
   stat.start_ticks = std::strtoll(at, nullptr, 10);
   return stat;
+}
+
+// Lives, and is of our user.
+bool is_own(const ProcessId& process) {
+  struct stat info {};
+  return ::stat(fmt::format("/proc/{}", process.pid).c_str(), &info) == 0 &&
+         info.st_uid == ::geteuid() && is_alive(process);
 }
 
 // A descriptor for exactly this process, or none when it is gone. Opened before the identity is
@@ -213,15 +222,18 @@ bool has_entry(std::string_view environment_block, std::string_view entry) {
   return false;
 }
 
-std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark) {
+Session session_of(const ProcessId& leader, std::string_view mark) {
   if (leader.pid <= 1 || leader.boot != boot_id()) return {};
-  std::vector<ProcessId> found = running_processes(leader.pid);
+  Session session{running_processes(leader.pid)};
   // As long as it is there, a zombie too, nobody else has its number.
   const auto there = process_of(leader.pid);
-  if (there && *there == leader) return found;
-  std::erase_if(
-      found, [&](const ProcessId& process) { return !has_entry(environment_of(process), mark); });
-  return found;
+  if (there && *there == leader) return session;
+  std::erase_if(session.members, [&](const ProcessId& process) {
+    const std::string environment = environment_of(process);
+    session.maybe_more = session.maybe_more || (environment.empty() && is_own(process));
+    return !has_entry(environment, mark);
+  });
+  return session;
 }
 
 Status send_signal(const ProcessId& process, int signal) {

@@ -41,7 +41,13 @@ struct ProcessId {
 // Those that run in the session that `leader` began, itself included. When it has ended, and been
 // waited for, its number may name somebody else's session: then only those count that have `mark`
 // in their environment. Nobody after a reboot.
-[[nodiscard]] std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark);
+struct Session {
+  std::vector<ProcessId> members;
+  // One of our user's is there too whose environment says nothing. Just beginning another program:
+  // look again before it is taken for a stranger. It may not be ended.
+  bool maybe_more = false;
+};
+[[nodiscard]] Session session_of(const ProcessId& leader, std::string_view mark);
 
 // Sends a signal to exactly this process (by pidfd). kNotFound: it is gone already.
 Status send_signal(const ProcessId& process, int signal);
