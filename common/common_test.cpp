@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -128,6 +130,28 @@ TEST(Process, BeginsOnlyWhenTheCallerHasAgreed) {
   while (!poll_exit(*child)) std::this_thread::yield();
   EXPECT_EQ(*read_file(path), "begun\n");
   std::filesystem::remove(path);
+}
+
+TEST(Process, ChildrenHaveTheLimitOfDescriptorsThatThisOneHad) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{std::min<rlim_t>(200, before.rlim_max), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max) << "again";
+  rlimit raised{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("surefoot-limit-{}", ::getpid());
+  const auto child =
+      spawn({.argv = {"/bin/sh", "-c", "ulimit -S -n; ulimit -H -n"}, .output = path.string()});
+  ASSERT_TRUE(child);
+  while (!poll_exit(*child)) std::this_thread::yield();
+  const std::string said = *read_file(path);
+  EXPECT_EQ(said.substr(0, said.find('\n')), std::to_string(low.rlim_cur));
+  std::filesystem::remove(path);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {

@@ -76,6 +76,9 @@ Fd open_process(const ProcessId& process) {
   return fd;
 }
 
+// Of programs that are started: the limit that this process had, once it has raised its own.
+rlim_t children_descriptors = 0;
+
 // Between fork and exec only async-signal-safe calls are allowed, so everything is prepared before.
 struct Prepared {
   std::vector<char*> argv;
@@ -101,6 +104,12 @@ struct Prepared {
   // Nothing comes, and the other end is closed: not to be begun.
   char word = 0;
   if (prepared.gate >= 0 && ::read(prepared.gate, &word, 1) != 1) ::_exit(127);
+  // Some programs select(), and look at each descriptor up to the limit.
+  rlimit limit{};
+  if (children_descriptors != 0 && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = children_descriptors;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
   const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 &&
                      ::dup2(prepared.errors, 2) == 2 &&
                      (prepared.directory == nullptr || ::chdir(prepared.directory) == 0);
@@ -332,6 +341,15 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   gate.read_end.reset();
   if (options.detach) ::waitpid(child, nullptr, 0);
   return begun(options, child, report.read_end.get(), std::move(gate.write_end));
+}
+
+std::uint64_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return before;
+  if (children_descriptors == 0) children_descriptors = before;
+  return limit.rlim_cur;
 }
 
 std::optional<ExitStatus> poll_exit(const ProcessId& child) {

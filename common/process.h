@@ -78,6 +78,10 @@ struct SpawnOptions {
 // between fork and exec. An error of `before` is returned as it is.
 [[nodiscard]] Result<ProcessId> spawn(const SpawnOptions& options);
 
+// Lets this process have as many file descriptors as it may; programs it starts get the limit that
+// it had. Once, before threads. Returns how many there may be.
+std::uint64_t raise_descriptor_limit();
+
 struct ExitStatus {
   int code = -1;   // exit code when it ended by itself
   int signal = 0;  // the signal that ended it, else 0
