@@ -53,13 +53,14 @@ class Connections {
   }
 
   void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
-    while (true) {
+    // What the kernel has done by then counts, also where other things have taken all the time.
+    for (bool over = false; !over;) {
       std::vector<pollfd> open;
       for (const Pending& pending : pending_) {
         if (pending.fd) open.push_back({pending.fd.get(), POLLOUT, 0});
       }
-      if (open.empty() || now() >= deadline || (stop && stop())) break;
-      const int patience = std::min<int>(milliseconds_until(deadline), 100);
+      over = open.empty() || now() >= deadline || (stop && stop());
+      const int patience = over ? 0 : std::min<int>(milliseconds_until(deadline), 100);
       if (::poll(open.data(), open.size(), patience) <= 0) continue;
       for (const pollfd& each : open) {
         if (each.revents != 0) settle(each.fd);
@@ -67,7 +68,7 @@ class Connections {
     }
     for (const Pending& pending : pending_) {
       const std::string fault = pending.fd ? "no answer in time" : pending.fault;
-      if (!fault.empty()) reply.add_unreachable(pending.text + ": " + fault);
+      if (!fault.empty()) reply.add_unreachable(as_utf8(pending.text + ": " + fault));
     }
   }
 
@@ -134,10 +135,11 @@ void look_at_store(const service::Check& request, const OpenStore& open, Time de
   const bool removes = !request.remove_probe().empty();
   if (!puts && !gets && !removes) return;
   const auto store = open();
+  // What a server says may be anything, and a message's text is UTF-8.
   const auto with = [&](const std::string& name, auto&& act) -> std::string {
     if (!is_probe(name)) return "not the name of a probe";
     const Status done = store ? act(**store, name) : Status(store.error());
-    return done ? std::string() : done.error().message;
+    return done ? std::string() : as_utf8(done.error().message);
   };
   if (puts) {
     reply.set_put_error(
@@ -170,7 +172,7 @@ class Describing {
   }
 
   void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
-    if (!process_) return reply.set_describe_error(process_.error().message);
+    if (!process_) return reply.set_describe_error(as_utf8(process_.error().message));
     std::optional<ExitStatus> exit;
     bool late = false;
     while (!(exit = poll_exit(*process_)) && !late) {
