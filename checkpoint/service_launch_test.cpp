@@ -308,8 +308,13 @@ TEST(Launched, OneWhoseEnvironmentSaysNothingIsNotForgottenAtOnce) {
 class LeaseTest : public LaunchTest {
  protected:
   void SetUp() override {
-    recovery_ = "lease: 1s, supervisor_timeout: 1h";
+    recovery_ = "lease: 5s, supervisor_timeout: 1h";
     LaunchTest::SetUp();
+  }
+  bool look_in() {
+    service::Request looking;
+    looking.mutable_status();
+    return supervisor_->call(looking, now() + kPatience).has_value();
   }
   [[nodiscard]] bool ended() const { return logged("ending the gang here"); }
   // A worker that is registered and does nothing.
@@ -326,7 +331,9 @@ class LeaseTest : public LaunchTest {
 
 TEST_F(LeaseTest, EndsWhatWasLaunchedWhenNoSupervisorIsHeard) {
   ASSERT_TRUE(launch(3));
-  ASSERT_TRUE(wait_for(4));
+  // Until all are there it is heard; then it is silent.
+  ASSERT_TRUE(eventually([&] { return look_in() && noted().size() >= 4; }));
+  EXPECT_FALSE(ended());
   EXPECT_TRUE(eventually([&] { return all_are_gone(); }));
   EXPECT_TRUE(ended());
   ASSERT_FALSE(launch(3));
@@ -343,7 +350,7 @@ TEST_F(LeaseTest, EndsTheWorkersWhenStepsStopAndNotWhileTheyGoOn) {
   const ProcessId worker = make_worker(3);
   std::int64_t step = 0;
   // A step now and then; nobody asks on the supervisor's side.
-  for (const Time until = now() + 3s; now() < until; ::usleep(100000)) make_step(++step);
+  for (const Time until = now() + 7s; now() < until; ::usleep(100000)) make_step(++step);
   EXPECT_TRUE(is_alive(worker));
   EXPECT_FALSE(ended());
   EXPECT_TRUE(eventually([&] { return !is_alive(worker); })) << "steps have stopped";
@@ -352,16 +359,13 @@ TEST_F(LeaseTest, EndsTheWorkersWhenStepsStopAndNotWhileTheyGoOn) {
 }
 
 TEST_F(LeaseTest, SparesAGangWhoseSupervisorIsHeardAndOneWithoutSupervisor) {
-  service::Request looking;
-  looking.mutable_status();
   service::Hello hello = hello_of(3, layout_);
   hello.set_supervised(true);
   ASSERT_TRUE(say(hello));
   join(3);
   make_step(0);
   const ProcessId worker = make_worker(3);
-  for (const Time until = now() + 2500ms; now() < until; ::usleep(100000))
-    ASSERT_TRUE(supervisor_->call(looking, now() + kPatience));
+  for (const Time until = now() + 7s; now() < until; ::usleep(100000)) ASSERT_TRUE(look_in());
   EXPECT_TRUE(is_alive(worker));
   ASSERT_TRUE(end_gang(4));
   EXPECT_FALSE(is_alive(worker));
@@ -371,7 +375,7 @@ TEST_F(LeaseTest, SparesAGangWhoseSupervisorIsHeardAndOneWithoutSupervisor) {
   ASSERT_TRUE(say(hello));
   join(4);
   const ProcessId other = make_worker(4);
-  std::this_thread::sleep_for(2s);
+  std::this_thread::sleep_for(7s);
   EXPECT_TRUE(is_alive(other));
   EXPECT_FALSE(ended());
   (void)end_processes({other}, now() + kPatience);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -392,6 +393,11 @@ TEST_F(FakeSsh, OneThatHangsIsGivenUpAtTheDeadlineOrWhenAskedTo) {
   const auto late = bootstrap("gpu-1", settings_, now() + 100ms);
   EXPECT_EQ(late.error().code, Code::kRetry);
   EXPECT_THAT(late.error().message, HasSubstr("in time"));
+  const Fd stop(::eventfd(1, EFD_CLOEXEC));  // can be read
+  const Time begun = now();
+  const auto stopped = bootstrap("gpu-1", settings_, begun + 1h, stop.get());
+  EXPECT_EQ(stopped.error().code, Code::kRetry);
+  EXPECT_LT(now() - begun, kPatience);
 }
 
 TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
