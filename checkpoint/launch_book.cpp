@@ -7,6 +7,8 @@
 namespace surefoot {
 namespace {
 
+// How long a process may be about to begin a program, on a machine that is swamped. Arbitrary.
+constexpr Duration kDoubt = std::chrono::seconds(1);
 constexpr int kKept = 16;  // attempts whose logs can still be asked for; arbitrary
 
 ProcessId process_of(const service::Launched& entry) {
@@ -88,13 +90,25 @@ service::Launched* LaunchBook::entry_of(std::int64_t attempt) {
 }
 
 // Once nobody is found nobody comes any more, and the number may become somebody else's. Two looks,
-// as one may miss a child whose parent ends at this moment.
-std::vector<ProcessId> LaunchBook::session(service::Launched& entry) {
-  std::vector<ProcessId> found;
-  for (int look = 0; look < 2 && found.empty() && entry.pid() != 0; ++look)
+// as one may miss a child whose parent ends at this moment; and more where one may be in the middle
+// of beginning another program.
+SessionProcesses LaunchBook::session(service::Launched& entry) {
+  SessionProcesses found;
+  for (int look = 0; look < 2 && found.members.empty() && entry.pid() != 0; ++look)
     found = session_of(process_of(entry), mark_of(entry.attempt()));
-  if (found.empty()) entry.set_pid(0);
+  if (found.members.empty() && found.maybe_more) {
+    const Time since = doubtful_since_.try_emplace(entry.attempt(), now()).first->second;
+    if (now() - since < kDoubt) return found;
+  }
+  doubtful_since_.erase(entry.attempt());
+  found.maybe_more = false;
+  if (found.members.empty()) entry.set_pid(0);
   return found;
+}
+
+bool LaunchBook::runs(service::Launched& entry) {
+  const SessionProcesses found = session(entry);
+  return found.maybe_more || !found.members.empty();
 }
 
 Status LaunchBook::launch(const service::Launch& wanted, Attempt newest) {
@@ -134,8 +148,7 @@ Result<bool> LaunchBook::must_begin(const service::Launch& wanted, Attempt newes
   service::Launched* const entry = entry_of(attempt.value);
   if (entry != nullptr) {
     const bool same = entry->command() == wanted.command();
-    const bool runs = !session(*entry).empty();
-    if (same && runs) return false;
+    if (same && runs(*entry)) return false;
     // Written down, but the service was killed before the command could begin.
     if (same && !entry->begun()) return true;
     return error(Code::kStale, "attempt {} was launched on this node before", attempt);
@@ -162,7 +175,7 @@ Status LaunchBook::write_down(const service::Launch& wanted, const ProcessId& pr
   entry->set_pid(process.pid);
   entry->set_begun(false);
   auto& all = *book_.mutable_launched();
-  while (all.size() > kKept && session(all[0]).empty()) all.DeleteSubrange(0, 1);
+  while (all.size() > kKept && !runs(all[0])) all.DeleteSubrange(0, 1);
   return write();
 }
 
@@ -188,20 +201,20 @@ Attempt LaunchBook::newest() const {
 
 bool LaunchBook::anything_runs() {
   const Lock lock(mutex_);
-  return std::any_of(
-      book_.mutable_launched()->begin(), book_.mutable_launched()->end(),
-      [this](auto& entry) { return is_alive(process_of(entry)) || !session(entry).empty(); });
+  return std::any_of(book_.mutable_launched()->begin(), book_.mutable_launched()->end(),
+                     [this](auto& entry) { return is_alive(process_of(entry)) || runs(entry); });
 }
 
-std::vector<ProcessId> LaunchBook::processes_below(Attempt attempt) {
+SessionProcesses LaunchBook::processes_below(Attempt attempt) {
   const Lock lock(mutex_);
-  std::vector<ProcessId> found;
+  SessionProcesses all;
   for (service::Launched& entry : *book_.mutable_launched()) {
     if (entry.attempt() >= attempt.value) continue;
-    const auto here = session(entry);
-    found.insert(found.end(), here.begin(), here.end());
+    const SessionProcesses here = session(entry);
+    all.members.insert(all.members.end(), here.members.begin(), here.members.end());
+    all.maybe_more = all.maybe_more || here.maybe_more;
   }
-  return found;
+  return all;
 }
 
 std::optional<std::filesystem::path> LaunchBook::log_folder(Attempt attempt) const {

@@ -10,12 +10,14 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/service.pb.h"
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/process.h"
 #include "common/status.h"
@@ -55,10 +57,10 @@ class LaunchBook {
   [[nodiscard]] Attempt ended_below() const;
   [[nodiscard]] Attempt newest() const;  // launched here; 0: none
 
-  // Something that was launched is there. Cheap enough for ten times a second.
+  // Something that was launched is there, or may be. Cheap enough for ten times a second.
   [[nodiscard]] bool anything_runs();
-  // All that runs of what was launched for attempts below this one.
-  [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
+  // All that runs of what was launched for attempts below this one; `maybe_more`: look again.
+  [[nodiscard]] SessionProcesses processes_below(Attempt attempt);
   // Where an attempt's logs are, of the newest few.
   [[nodiscard]] std::optional<std::filesystem::path> log_folder(Attempt attempt) const;
 
@@ -67,7 +69,8 @@ class LaunchBook {
   // These hold mutex_.
   [[nodiscard]] Result<bool> must_begin(const service::Launch& wanted, Attempt newest);
   [[nodiscard]] service::Launched* entry_of(std::int64_t attempt);
-  [[nodiscard]] std::vector<ProcessId> session(service::Launched& entry);
+  [[nodiscard]] SessionProcesses session(service::Launched& entry);
+  [[nodiscard]] bool runs(service::Launched& entry);
   Status write_down(const service::Launch& wanted, const ProcessId& process);
   Status write();
   [[nodiscard]] std::string mark_of(std::int64_t attempt) const;
@@ -75,7 +78,8 @@ class LaunchBook {
   std::filesystem::path folder_;
   std::string job_id_;
   mutable std::mutex mutex_;
-  service::Launches book_;  // entries by rising attempt
+  service::Launches book_;                       // entries by rising attempt
+  std::map<std::int64_t, Time> doubtful_since_;  // by attempt: nobody, but maybe somebody
 };
 
 }  // namespace surefoot

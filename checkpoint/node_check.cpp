@@ -1,15 +1,11 @@
 #include "checkpoint/node_check.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <thread>
 
 #include "checkpoint/arena_format.h"
@@ -17,6 +13,7 @@
 #include "checkpoint/launch_book.h"
 #include "checkpoint/service_client.h"
 #include "checkpoint/service_message.h"
+#include "common/address.h"
 #include "common/file.h"
 
 namespace surefoot {
@@ -38,45 +35,13 @@ int milliseconds_until(Time deadline) {
 
 // ---- connections ----
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-};
-
-// "10.0.0.2:4000" or "[fd00::2]:4000".
-std::optional<Address> parse(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return std::nullopt;
-  std::uint16_t port = 0;
-  const char* const end = text.data() + text.size();
-  if (std::from_chars(text.data() + colon + 1, end, port).ptr != end || port == 0)
-    return std::nullopt;
-  std::string host = text.substr(0, colon);
-  Address address;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-  if (::inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
-    address.bytes = sizeof *v4;
-    return address;
-  }
-  if (!host.starts_with('[') || !host.ends_with(']')) return std::nullopt;
-  host = host.substr(1, host.size() - 2);
-  if (::inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) != 1) return std::nullopt;
-  v6->sin6_family = AF_INET6;
-  v6->sin6_port = htons(port);
-  address.bytes = sizeof *v6;
-  return address;
-}
-
 // Connections that the kernel makes while other things are looked at.
 class Connections {
  public:
   explicit Connections(const service::Check& request) {
     for (const std::string& text : request.connect_to()) {
       Pending pending{text, Fd(), {}};
-      if (const auto address = parse(text); !address) {
+      if (const auto address = parse_address_and_port(text); !address) {
         pending.fault = "not an address in numbers with a port";
       } else if (pending_.size() >= kMaxConnections) {
         pending.fault = "too many are asked for at once";
@@ -88,13 +53,14 @@ class Connections {
   }
 
   void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
-    while (true) {
+    // What the kernel has done by then counts, also where other things have taken all the time.
+    for (bool over = false; !over;) {
       std::vector<pollfd> open;
       for (const Pending& pending : pending_) {
         if (pending.fd) open.push_back({pending.fd.get(), POLLOUT, 0});
       }
-      if (open.empty() || now() >= deadline || (stop && stop())) break;
-      const int patience = std::min<int>(milliseconds_until(deadline), 100);
+      over = open.empty() || now() >= deadline || (stop && stop());
+      const int patience = over ? 0 : std::min<int>(milliseconds_until(deadline), 100);
       if (::poll(open.data(), open.size(), patience) <= 0) continue;
       for (const pollfd& each : open) {
         if (each.revents != 0) settle(each.fd);
@@ -102,7 +68,7 @@ class Connections {
     }
     for (const Pending& pending : pending_) {
       const std::string fault = pending.fd ? "no answer in time" : pending.fault;
-      if (!fault.empty()) reply.add_unreachable(pending.text + ": " + fault);
+      if (!fault.empty()) reply.add_unreachable(as_utf8(pending.text + ": " + fault));
     }
   }
 
@@ -113,11 +79,10 @@ class Connections {
     std::string fault;  // empty, and no fd: it was taken
   };
 
-  static void begin(const Address& address, Pending& pending) {
+  static void begin(const SocketAddress& address, Pending& pending) {
     pending.fd =
         Fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
-    if (pending.fd && ::connect(pending.fd.get(), name, address.bytes) == 0) {
+    if (pending.fd && ::connect(pending.fd.get(), address.name(), address.bytes) == 0) {
       pending.fd.reset();
     } else if (!pending.fd || errno != EINPROGRESS) {
       pending.fault = errno_text(errno);
@@ -170,10 +135,11 @@ void look_at_store(const service::Check& request, const OpenStore& open, Time de
   const bool removes = !request.remove_probe().empty();
   if (!puts && !gets && !removes) return;
   const auto store = open();
+  // What a server says may be anything, and a message's text is UTF-8.
   const auto with = [&](const std::string& name, auto&& act) -> std::string {
     if (!is_probe(name)) return "not the name of a probe";
     const Status done = store ? act(**store, name) : Status(store.error());
-    return done ? std::string() : done.error().message;
+    return done ? std::string() : as_utf8(done.error().message);
   };
   if (puts) {
     reply.set_put_error(
@@ -206,7 +172,7 @@ class Describing {
   }
 
   void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
-    if (!process_) return reply.set_describe_error(process_.error().message);
+    if (!process_) return reply.set_describe_error(as_utf8(process_.error().message));
     std::optional<ExitStatus> exit;
     bool late = false;
     while (!(exit = poll_exit(*process_)) && !late) {

@@ -151,6 +151,14 @@ std::string ServiceImpl::run() {
   return ended_;
 }
 
+bool ServiceImpl::close(Time deadline) {
+  // All are told before one is waited for.
+  for (WorkThread* thread : threads()) (void)thread->close(now());
+  const auto all = threads();
+  return std::all_of(all.begin(), all.end(),
+                     [&](WorkThread* thread) { return thread->close(deadline); });
+}
+
 void ServiceImpl::read_signals() {
   signalfd_siginfo info{};
   while (::read(settings_.signals, &info, sizeof info) == sizeof info) {
@@ -326,11 +334,14 @@ void ServiceImpl::look_after_folder() {
     }
     lock_ = std::move(*lock);
     (void)launches_.save();
+    if (settings_.placed_files) settings_.placed_files(/*anew=*/true);
     if (!sockets_.endpoint().empty()) {
       (void)write_file_atomically(settings_.arena_folder / "endpoint", sockets_.endpoint() + "\n");
     }
     if (auto bound = sockets_.listen_locally(settings_.arena_folder); !bound)
       ended_ = bound.error().message;
+  } else if (settings_.placed_files) {
+    settings_.placed_files(/*anew=*/false);
   }
   if (!arena_ || !arena_->unlinked() || arena_unlinked_) return;
   arena_unlinked_ = true;

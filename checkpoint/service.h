@@ -11,10 +11,10 @@
 // requests and busy bits set anew. All it must know lies in the arena and in `<arena
 // folder>/memory`.
 //
-// Threads: run() is a loop that never waits for store or memory; threads of its own do that, one
-// for gangs (hello, restore), one for the store (uploads, flush, finish), so that a slow upload
-// does not delay a recovery, and one that looks for keys. `metrics` is called on the thread of
-// run().
+// Threads: run() is a loop that never waits for store or memory; threads of its own do that: for
+// gangs (hello, restore), for the store (uploads, flush, finish), so that a slow upload does not
+// delay a recovery, for keys and the job directory, for launches, for logs and traces, for checks.
+// `metrics` is called on the thread of run().
 #pragma once
 
 #include <filesystem>
@@ -72,6 +72,10 @@ struct ServiceSettings {
   // own, since a supervisor may come later, or make new keys.
   std::string listen = "127.0.0.1";
   std::function<Result<ServiceKeys>()> read_keys;
+  // Called about once a second on the thread of run(), so that what whoever started this has placed
+  // in the arena's folder comes again with it: with `anew` when somebody has removed the folder and
+  // it was made anew, before anybody can ask here. Must not wait. May be empty.
+  std::function<void(bool anew)> placed_files;
   // Asked ten times a second on the thread of run(); must not wait. `safe`: the workers have left
   // because of `leave`, and nothing is lost when this machine goes now. May be empty.
   std::function<MachineNotices(bool safe)> notices;
@@ -89,6 +93,9 @@ class Service {
   [[nodiscard]] virtual std::string endpoint() const = 0;
   // Serves until there is nothing to serve any more, and says why it ends.
   [[nodiscard]] virtual std::string run() = 0;
+  // After run(): whether all its threads have ended by then. False: one hangs, on a disk say, and
+  // destruction would wait for it; the process may end as it is, all that must last is written.
+  [[nodiscard]] virtual bool close(Time deadline) = 0;
 };
 
 }  // namespace surefoot

@@ -94,6 +94,26 @@ TEST_F(CheckTest, WaitsForAConnectionUntilItsDeadlineOnly) {
   EXPECT_EQ(reply.unreachable(0), full.text + ": no answer in time");
 }
 
+TEST_F(CheckTest, AStoreThatTakesAllTheTimeMakesNoConnectionUnreachable) {
+  const Listener open(Listener::kOpen);
+  const Listener closed(Listener::kClosed);
+  service::Check check = check_for(0.01);
+  check.add_connect_to(open.text);
+  check.add_connect_to(closed.text);
+  check.set_put_probe("probe-0123abcd");
+  NodeTools slow = tools();
+  slow.open_store = []() -> Result<std::unique_ptr<Store>> {
+    std::this_thread::sleep_for(100ms);
+    return error(Code::kRetry, "too late, says \xff");
+  };
+  const auto reply = check_node(check, slow);
+  ASSERT_EQ(reply.unreachable_size(), 1) << reply.ShortDebugString();
+  EXPECT_EQ(reply.unreachable(0).rfind(closed.text + ": ", 0), 0u);
+  EXPECT_EQ(reply.unreachable(0).find("in time"), std::string::npos) << reply.unreachable(0);
+  // protobuf neither writes nor reads what is no UTF-8 without complaint.
+  EXPECT_EQ(reply.put_error(), "too late, says ?");
+}
+
 TEST_F(CheckTest, PutsAProbeThatAnotherNodeSeesAndTakesItAway) {
   service::Check check = check_for(30);
   check.set_get_probe("probe-0123abcd");

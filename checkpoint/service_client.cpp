@@ -69,6 +69,8 @@ ServiceAddress ServiceAddress::elsewhere(std::string endpoint, ServiceKeys clien
 // A question, its answer, and the connection that is kept for the next one.
 class ServiceClient::Connection {
  public:
+  ~Connection() { disconnect(); }
+
   Result<std::string> ask(const ServiceAddress& address, const std::string& request, Time deadline,
                           const std::function<void()>& missing) {
     bool sent = false;
@@ -118,12 +120,23 @@ class ServiceClient::Connection {
     return true;
   }
 
+  // First the events end, then who listens goes: libzmq's thread would wait for another one, and do
+  // nothing else, when it has something to tell in between.
+  void disconnect() {
+    if (socket_) (void)::zmq_socket_monitor(socket_.handle(), nullptr, 0);
+    socket_.close();
+    events_.close();
+  }
+
   void connect(const std::string& endpoint, const std::optional<ServiceKeys>& keys) {
+    disconnect();
     lost_ = denied_ = waiting_ = false;
     next_connect_ = now() + kBetweenConnects;
     endpoint_ = endpoint;
     events_ = zmq::socket_t(context_, zmq::socket_type::pair);
     events_.set(zmq::sockopt::linger, 0);
+    // Unlimited, as it would wait for its events to be read, too.
+    events_.set(zmq::sockopt::rcvhwm, 0);
     socket_ = zmq::socket_t(context_, zmq::socket_type::req);
     socket_.set(zmq::sockopt::linger, 0);
     socket_.set(zmq::sockopt::reconnect_ivl, 20);

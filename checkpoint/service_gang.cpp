@@ -160,6 +160,9 @@ bool ServiceImpl::gang_is_past_restore() const {
 // ---- hello ----
 
 void ServiceImpl::hello(const Peer& peer, const service::Hello& hello) {
+  // Before anything is learnt from it: the number would make all later attempts stale.
+  if (hello.attempt() < 0 || hello.attempt() > kMaxAttempt)
+    return reply(peer, error(Code::kInvalid, "there is no attempt {}", hello.attempt()));
   const std::int64_t last =
       std::max(memory_.hello().attempt(), arena_ ? arena_->last_attempt() : 0);
   if (hello.attempt() != 0 && hello.attempt() < last) {

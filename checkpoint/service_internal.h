@@ -29,6 +29,7 @@ class ServiceImpl final : public Service {
   Status open();
   [[nodiscard]] std::string endpoint() const override { return sockets_.endpoint(); }
   std::string run() override;
+  bool close(Time deadline) override;
 
  private:
   // What is known of a slot that is being written to the store.
@@ -145,7 +146,7 @@ class ServiceImpl final : public Service {
   void end_gang(const Peer& peer, const service::EndGang& request);
   void begin_ending(Attempt below, const std::optional<Peer>& peer);
   void look_at_endings();
-  [[nodiscard]] std::vector<ProcessId> processes_below(Attempt attempt);
+  [[nodiscard]] SessionProcesses processes_below(Attempt attempt);
   [[nodiscard]] Attempt newest_attempt() const;
 
   // service_when.cpp

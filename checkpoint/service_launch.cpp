@@ -97,14 +97,14 @@ void ServiceImpl::begin_ending(Attempt below, const std::optional<Peer>& peer) {
 }
 
 // Registered, or in a session that was launched.
-std::vector<ProcessId> ServiceImpl::processes_below(Attempt attempt) {
-  std::vector<ProcessId> found = launches_.processes_below(attempt);
+SessionProcesses ServiceImpl::processes_below(Attempt attempt) {
+  SessionProcesses found = launches_.processes_below(attempt);
   for (int rank = 0; arena_ && rank < kMaxLocalRanks; ++rank) {
     const RankLine& line = arena_->line(rank);
     const ProcessId process = registered_process(line);
     if (process.pid > 1 && process.pid != ::getpid() && line.attempt.load() < attempt.value &&
         is_alive(process))
-      found.push_back(process);
+      found.members.push_back(process);
   }
   return found;
 }
@@ -113,16 +113,16 @@ std::vector<ProcessId> ServiceImpl::processes_below(Attempt attempt) {
 // nobody can join them any more, those that are found are the last.
 void ServiceImpl::look_at_endings() {
   std::erase_if(endings_, [this](Ending& ending) {
-    const std::vector<ProcessId> left = processes_below(ending.below);
+    const auto [left, maybe_more] = processes_below(ending.below);
     for (const ProcessId& process : left) (void)send_signal(process, SIGKILL);
-    if (left.empty()) {
+    if (left.empty() && !maybe_more) {
       remove_attempt_folders(settings_.arena_folder, ending.below);
       if (ending.peer) done(*ending.peer);
       return true;
     }
     if (now() < ending.deadline) return false;
     const Error failed = error(Code::kRestart, "{} processes do not end after SIGKILL, first {}",
-                               left.size(), left.front().pid);
+                               left.size(), left.empty() ? 0 : left.front().pid);
     if (ending.peer) reply(*ending.peer, failed);
     if (!ending.peer) spdlog::error("{}", failed.message);
     return true;

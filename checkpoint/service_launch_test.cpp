@@ -1,6 +1,8 @@
 // What a supervisor has done on a node: launches, what is asked of a gang, its end. The real
 // program, real processes.
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include <thread>
 
@@ -160,6 +162,18 @@ TEST_F(LaunchTest, NothingOfAnEndedAttemptBeginsOrRegistersAnyMore) {
   EXPECT_EQ(next->attempt(), 5);
 }
 
+TEST_F(LaunchTest, AHelloOfADamagedAttemptMakesNoOtherStale) {
+  for (const std::int64_t attempt :
+       {kMaxAttempt + 1, std::int64_t{9'000'000'000'000'000'000}, std::int64_t{-1}})
+    EXPECT_EQ(say(hello_of(attempt, layout_)).error().code, Code::kInvalid) << attempt;
+  ASSERT_TRUE(end_gang(0));
+  kill_service();
+  start();
+  const auto taken = say(hello_of(1, layout_));
+  ASSERT_TRUE(taken) << taken.error().message;
+  EXPECT_EQ(taken->attempt(), 1);
+}
+
 TEST_F(LaunchTest, SparesTheGangThatIsNotMeant) {
   ASSERT_TRUE(launch(3));
   ASSERT_TRUE(wait_for(4));
@@ -253,12 +267,54 @@ TEST_F(LaunchTest, WhatIsAskedOfAGangIsToldToThatOneOnly) {
   EXPECT_EQ(mapped_->requests().load() & kRequestDrain, 0u);
 }
 
+// As in the moment in which a process begins another program, when nothing tells whose it is.
+TEST(Launched, OneWhoseEnvironmentSaysNothingIsNotForgottenAtOnce) {
+  // So that the leader is reaped by us at once, and its number is no longer its own.
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const TemporaryFolder folder;
+  LaunchBook book(folder.path(), "0123456789abcdef");
+  service::Launch wanted;
+  wanted.set_attempt(3);
+  wanted.set_command("cd " + folder.path().string() +
+                     " && { env -i sleep 1000 & echo $$ $! > new; mv new pids; }");
+  wanted.set_log_folder((folder.path() / "logs").string());
+  const Status launched = book.launch(wanted, Attempt{2});
+  ASSERT_TRUE(launched) << launched.error().message;
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder.path() / "pids"); }));
+  pid_t leader = 0, bare = 0;
+  std::ifstream(folder.path() / "pids") >> leader >> bare;
+  ASSERT_EQ(::waitpid(leader, nullptr, 0), leader);
+  const auto process = process_of(bare);
+  ASSERT_TRUE(process);
+  ASSERT_TRUE(eventually([&] {
+    const auto name = read_file(fmt::format("/proc/{}/comm", bare));
+    return name && *name == "sleep\n";
+  }));
+  const Time begun = now();
+  const SessionProcesses found = book.processes_below(Attempt{4});
+  EXPECT_TRUE(found.members.empty()) << "it may be a stranger, and is not to be ended";
+  EXPECT_TRUE(found.maybe_more);
+  EXPECT_TRUE(book.anything_runs());
+  // That of a stranger stays as it is.
+  EXPECT_TRUE(eventually([&] { return !book.anything_runs(); }));
+  EXPECT_GE(now() - begun, 900ms);
+  EXPECT_FALSE(book.processes_below(Attempt{4}).maybe_more);
+  ASSERT_TRUE(end_processes({*process}, now() + kPatience));
+  EXPECT_EQ(::waitpid(bare, nullptr, 0), bare);
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+}
+
 // The test is the supervisor: it is silent for longer than the lease.
 class LeaseTest : public LaunchTest {
  protected:
   void SetUp() override {
-    recovery_ = "lease: 1s, supervisor_timeout: 1h";
+    recovery_ = "lease: 5s, supervisor_timeout: 1h";
     LaunchTest::SetUp();
+  }
+  bool look_in() {
+    service::Request looking;
+    looking.mutable_status();
+    return supervisor_->call(looking, now() + kPatience).has_value();
   }
   [[nodiscard]] bool ended() const { return logged("ending the gang here"); }
   // A worker that is registered and does nothing.
@@ -275,7 +331,9 @@ class LeaseTest : public LaunchTest {
 
 TEST_F(LeaseTest, EndsWhatWasLaunchedWhenNoSupervisorIsHeard) {
   ASSERT_TRUE(launch(3));
-  ASSERT_TRUE(wait_for(4));
+  // Until all are there it is heard; then it is silent.
+  ASSERT_TRUE(eventually([&] { return look_in() && noted().size() >= 4; }));
+  EXPECT_FALSE(ended());
   EXPECT_TRUE(eventually([&] { return all_are_gone(); }));
   EXPECT_TRUE(ended());
   ASSERT_FALSE(launch(3));
@@ -292,7 +350,7 @@ TEST_F(LeaseTest, EndsTheWorkersWhenStepsStopAndNotWhileTheyGoOn) {
   const ProcessId worker = make_worker(3);
   std::int64_t step = 0;
   // A step now and then; nobody asks on the supervisor's side.
-  for (const Time until = now() + 3s; now() < until; ::usleep(100000)) make_step(++step);
+  for (const Time until = now() + 7s; now() < until; ::usleep(100000)) make_step(++step);
   EXPECT_TRUE(is_alive(worker));
   EXPECT_FALSE(ended());
   EXPECT_TRUE(eventually([&] { return !is_alive(worker); })) << "steps have stopped";
@@ -301,16 +359,13 @@ TEST_F(LeaseTest, EndsTheWorkersWhenStepsStopAndNotWhileTheyGoOn) {
 }
 
 TEST_F(LeaseTest, SparesAGangWhoseSupervisorIsHeardAndOneWithoutSupervisor) {
-  service::Request looking;
-  looking.mutable_status();
   service::Hello hello = hello_of(3, layout_);
   hello.set_supervised(true);
   ASSERT_TRUE(say(hello));
   join(3);
   make_step(0);
   const ProcessId worker = make_worker(3);
-  for (const Time until = now() + 2500ms; now() < until; ::usleep(100000))
-    ASSERT_TRUE(supervisor_->call(looking, now() + kPatience));
+  for (const Time until = now() + 7s; now() < until; ::usleep(100000)) ASSERT_TRUE(look_in());
   EXPECT_TRUE(is_alive(worker));
   ASSERT_TRUE(end_gang(4));
   EXPECT_FALSE(is_alive(worker));
@@ -320,7 +375,7 @@ TEST_F(LeaseTest, SparesAGangWhoseSupervisorIsHeardAndOneWithoutSupervisor) {
   ASSERT_TRUE(say(hello));
   join(4);
   const ProcessId other = make_worker(4);
-  std::this_thread::sleep_for(2s);
+  std::this_thread::sleep_for(7s);
   EXPECT_TRUE(is_alive(other));
   EXPECT_FALSE(ended());
   (void)end_processes({other}, now() + kPatience);

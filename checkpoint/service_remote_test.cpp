@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <thread>
 #include <zmq.hpp>
 
@@ -210,6 +211,58 @@ TEST_F(RemoteTest, GivesNothingToWhoHasNotTheKeyAndCountsHim) {
     return reply.refused().count("key") > 0 && reply.refused().count("stranger") > 0;
   }));
   EXPECT_EQ(status().refused_messages(), 0) << "nothing of theirs was a message";
+}
+
+// Each lost connection is told by libzmq's thread, which is never to wait for who listens.
+TEST_F(RemoteTest, AClientWhoseConnectionIsLostAgainAndAgainIsAnsweredInTheEnd) {
+  make_keys();
+  Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  auto* name = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener.get(), name, bytes), 0);
+  ASSERT_EQ(::listen(listener.get(), 64), 0);
+  ASSERT_EQ(::getsockname(listener.get(), name, &bytes), 0);
+  const int at = ntohs(address.sin_port);
+  std::atomic<int> answered{0};
+  std::vector<std::jthread> askers;
+  constexpr int kAskers = 8;
+  for (int i = 0; i < kAskers; ++i) {
+    askers.emplace_back([&] {
+      ServiceClient client(
+          ServiceAddress::elsewhere(fmt::format("tcp://127.0.0.1:{}", at), client_half(keys_)),
+          kJobId);
+      if (ask(client)) ++answered;
+    });
+  }
+  int lost = 0;
+  for (const Time until = now() + 4s; now() < until;) {
+    pollfd one{listener.get(), POLLIN, 0};
+    ::poll(&one, 1, 10);
+    const Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client) continue;
+    ++lost;
+    const linger at_once{1, 0};  // leaves nothing behind on the port
+    ::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  EXPECT_GT(lost, 50);
+  listener.reset();
+  ServiceSockets sockets;
+  const Status listening =
+      sockets.listen_remotely(fmt::format("127.0.0.1 {}-{}", at, at + 7), server_half(keys_));
+  ASSERT_TRUE(listening) << listening.error().message;
+  ASSERT_TRUE(sockets.endpoint().ends_with(fmt::format(":{}", at))) << sockets.endpoint();
+  service::Reply reply;
+  reply.mutable_status();
+  for (const Time late = now() + kPatience; answered < kAskers && now() < late;) {
+    ASSERT_TRUE(sockets.wait({}, 20ms));
+    sockets.look_at_strangers();
+    while (const auto message = sockets.next())
+      sockets.send(message->peer, reply.SerializeAsString());
+  }
+  EXPECT_EQ(answered, kAskers);
 }
 
 TEST_F(RemoteTest, DoesNotSpeakWithoutCurve) {

@@ -1,9 +1,7 @@
 #include "checkpoint/service_sockets.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/filter.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <array>
 #include <cstring>
 
+#include "common/address.h"
 #include "common/log.h"
 #include "configs/machines.h"
 
@@ -41,40 +40,14 @@ std::vector<zmq::message_t> receive_all(zmq::socket_t& socket) {
   return frames;
 }
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-  bool is_v6 = false;
-};
-
-Result<Address> parse_address(const std::string& text) {
-  Address address;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-  if (::inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    address.bytes = sizeof *v4;
-    return address;
-  }
-  if (::inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    address.bytes = sizeof *v6;
-    address.is_v6 = true;
-    return address;
-  }
-  return error(Code::kInvalid, "{} is not an address in numbers, such as 127.0.0.1 or ::1", text);
-}
-
 // Bound to a free port, the first of `ports` that is. Not by libzmq: hold_back() needs the
 // descriptor.
-Result<Fd> listen_on(Address address, const std::string& text, const PortRange& ports) {
-  const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
+Result<Fd> listen_on(SocketAddress address, const std::string& text, const PortRange& ports) {
   for (int port = ports.first; port <= ports.last; ++port) {
-    // The port stands at the same place for both families.
-    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port =
-        htons(static_cast<std::uint16_t>(port));
+    address.set_port(static_cast<std::uint16_t>(port));
     Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd && ::bind(fd.get(), name, address.bytes) == 0 && ::listen(fd.get(), SOMAXCONN) == 0)
+    if (fd && ::bind(fd.get(), address.name(), address.bytes) == 0 &&
+        ::listen(fd.get(), SOMAXCONN) == 0)
       return fd;
     if (errno != EADDRINUSE) break;
   }
@@ -82,11 +55,10 @@ Result<Fd> listen_on(Address address, const std::string& text, const PortRange& 
 }
 
 int port_of(int fd) {
-  Address bound;
+  SocketAddress bound;
   bound.bytes = sizeof bound.storage;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound.storage), &bound.bytes) != 0) return 0;
-  // The port stands at the same place for both families.
-  return ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
+  return bound.port();
 }
 
 }  // namespace
@@ -121,8 +93,11 @@ Status ServiceSockets::listen_remotely(const std::string& where, const ServiceKe
   if (address.size() < where.size()) {
     SUREFOOT_ASSIGN(ports, parse_ports(where.substr(address.size() + 1)));
   }
-  SUREFOOT_ASSIGN(const Address parsed, parse_address(address));
-  SUREFOOT_ASSIGN(Fd listener, listen_on(parsed, where, ports));
+  const auto parsed = parse_address(address);
+  if (!parsed)
+    return error(Code::kInvalid, "{} is not an address in numbers, such as 127.0.0.1 or ::1",
+                 address);
+  SUREFOOT_ASSIGN(Fd listener, listen_on(*parsed, where, ports));
   std::array<std::uint8_t, 32> client_key{};
   if (::zmq_z85_decode(client_key.data(), keys.client_public.c_str()) == nullptr)
     return error(Code::kInvalid, "the service's keys are not keys");
@@ -149,7 +124,7 @@ Status ServiceSockets::listen_remotely(const std::string& where, const ServiceKe
     // A supervisor whose machine is gone does not hold its connection for ever.
     remote_.set(zmq::sockopt::heartbeat_ivl, 5000);
     remote_.set(zmq::sockopt::heartbeat_timeout, 20000);
-    remote_.set(zmq::sockopt::ipv6, parsed.is_v6);
+    remote_.set(zmq::sockopt::ipv6, parsed->is_v6());
     // Unlimited, as libzmq's own thread would wait for its events to be read.
     events_ = zmq::socket_t(context_, zmq::socket_type::pair);
     events_.set(zmq::sockopt::linger, 0);
@@ -159,7 +134,7 @@ Status ServiceSockets::listen_remotely(const std::string& where, const ServiceKe
     events_.connect(events_address);
     // libzmq closes the descriptor it is given.
     remote_.set(zmq::sockopt::use_fd, ::fcntl(listener.get(), F_DUPFD_CLOEXEC, 3));
-    const std::string host = parsed.is_v6 ? "[" + address + "]" : address;
+    const std::string host = parsed->is_v6() ? "[" + address + "]" : address;
     endpoint_ = fmt::format("tcp://{}:{}", host, port);
     remote_.bind(endpoint_);
   } catch (const zmq::error_t& failed) {

@@ -34,7 +34,8 @@ void ServiceImpl::trace(const Peer& peer, const service::Trace& request) {
                                   line.step.load(), name(line.phase.load()), since),
                       folder / fmt::format("rank-{}.log", line.rank.load())});
   }
-  for (const ProcessId& process : launches_.processes_below(attempt.next())) {
+  const SessionProcesses launched = launches_.processes_below(attempt.next());
+  for (const ProcessId& process : launched.members) {
     const bool known = std::any_of(traced.begin(), traced.end(), [&](const TracedProcess& other) {
       return other.process == process;
     });

@@ -9,14 +9,17 @@ WorkThread::WorkThread()
     : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
 
 WorkThread::~WorkThread() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    queue_.clear();
-    stopping_ = true;
-  }
-  changed_.notify_all();
+  (void)close(now());
   thread_.join();
+}
+
+bool WorkThread::close(Time deadline) {
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  queue_.clear();
+  stopping_ = true;
+  changed_.notify_all();
+  return changed_.wait_until(lock, deadline, [this] { return closed_; });
 }
 
 void WorkThread::start(Work work) {
@@ -50,7 +53,7 @@ void WorkThread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
-    if (closing_) return;
+    if (closing_) break;
     Work work = std::move(queue_.front());
     queue_.pop_front();
     running_ = true;
@@ -64,6 +67,8 @@ void WorkThread::run() {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t put = ::write(event_.get(), &one, sizeof one);
   }
+  closed_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace surefoot

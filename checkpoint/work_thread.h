@@ -2,8 +2,9 @@
 //
 // start() queues work; it runs on the thread, one after the other, and returns what is to be done
 // with its outcome, which take() hands to the loop. The loop finds event_fd() readable. Work must
-// not throw. Destruction: tells running work to stop (it asks stopping()), drops what is queued,
-// waits for the running one.
+// not throw. The end: close() tells running work to stop (it asks stopping()), drops what is
+// queued, and waits for the running one up to its deadline. Destruction waits for it however long
+// it takes.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/file.h"
 
 namespace surefoot {
@@ -38,6 +40,8 @@ class WorkThread {
   [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
   // Running work sees stopping() until it has returned; what is queued runs after.
   void interrupt();
+  // False: work still runs. Nothing is started any more; may be called again.
+  [[nodiscard]] bool close(Time deadline);
 
  private:
   void run();
@@ -50,6 +54,7 @@ class WorkThread {
   std::size_t unfinished_ = 0;  // queued, running or not taken
   bool running_ = false;
   bool closing_ = false;
+  bool closed_ = false;  // the thread is about to return
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -1,12 +1,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <thread>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/digest.h"
 #include "common/file.h"
@@ -17,6 +20,27 @@ namespace surefoot {
 namespace {
 
 using namespace std::chrono_literals;
+
+TEST(Addresses, AreNumbersAndTheirPortIsApart) {
+  EXPECT_EQ(parse_address("10.0.0.2")->host(), "10.0.0.2");
+  EXPECT_EQ(parse_address("fd00:0::2")->host(), "fd00::2");
+  for (const std::string text :
+       {"", "localhost", "10.0.0", "[fd00::2]", "fe80::1%eth0", "1.2.3.4 ", "10.0.0.2:1"})
+    EXPECT_FALSE(parse_address(text)) << text;
+  const auto v6 = parse_tcp_endpoint("tcp://[fd00::2]:65535");
+  ASSERT_TRUE(v6);
+  EXPECT_TRUE(v6->is_v6());
+  EXPECT_EQ(v6->host(), "fd00::2");
+  EXPECT_EQ(v6->port(), 65535);
+  EXPECT_EQ(parse_address_and_port("10.0.0.2:4000")->port(), 4000);
+  for (const std::string text :
+       {"", ":", ":4000", "10.0.0.2", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "10.0.0.2:40x",
+        "10.0.0.2: 4", "10.0.0.2:-4", "fd00::2:4000", "[10.0.0.2]:4000", "[fd00::2:4000", "[]:4000",
+        "node:4000"})
+    EXPECT_FALSE(parse_address_and_port(text)) << text;
+  EXPECT_FALSE(parse_address(std::string("10.0.0.2\0x", 10)));
+  EXPECT_FALSE(parse_tcp_endpoint("ipc://10.0.0.2:4000"));
+}
 
 TEST(Digest, ReadsItsOwnHexAndRefusesAnyOther) {
   const Digest made = digest("surefoot");
@@ -108,6 +132,28 @@ TEST(Process, BeginsOnlyWhenTheCallerHasAgreed) {
   std::filesystem::remove(path);
 }
 
+TEST(Process, ChildrenHaveTheLimitOfDescriptorsThatThisOneHad) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{std::min<rlim_t>(200, before.rlim_max), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max) << "again";
+  rlimit raised{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("surefoot-limit-{}", ::getpid());
+  const auto child =
+      spawn({.argv = {"/bin/sh", "-c", "ulimit -S -n; ulimit -H -n"}, .output = path.string()});
+  ASSERT_TRUE(child);
+  while (!poll_exit(*child)) std::this_thread::yield();
+  const std::string said = *read_file(path);
+  EXPECT_EQ(said.substr(0, said.find('\n')), std::to_string(low.rlim_cur));
+  std::filesystem::remove(path);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {
   auto leader = spawn({.argv = {"/bin/sh", "-c", "sleep 60 & exit 0"},
                        .environment = {"SUREFOOT_X=mine"},
@@ -117,15 +163,41 @@ TEST(Process, ASessionIsFoundWhenItsLeaderHasEndedByItsMarkOnly) {
     std::this_thread::yield();
   const bool reaped = !process_of(leader->pid);
   std::vector<ProcessId> found;
-  while ((found = session_of(*leader, "SUREFOOT_X=mine")).empty()) std::this_thread::yield();
+  while ((found = session_of(*leader, "SUREFOOT_X=mine").members).empty())
+    std::this_thread::yield();
   EXPECT_EQ(found.size(), 1u);
   // Where nobody reaps its number stays its own, and the mark is not needed.
-  EXPECT_EQ(session_of(*leader, "SUREFOOT_X=min").empty(), reaped);
+  EXPECT_EQ(session_of(*leader, "SUREFOOT_X=min").members.empty(), reaped);
+  EXPECT_FALSE(session_of(*leader, "SUREFOOT_X=min").maybe_more) << "a stranger for certain";
   ProcessId before_reboot = *leader;
   before_reboot.boot += 1;
-  EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").empty());
+  EXPECT_TRUE(session_of(before_reboot, "SUREFOOT_X=mine").members.empty());
   ASSERT_TRUE(end_processes(found, now() + 5s));
-  EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").empty());
+  EXPECT_TRUE(session_of(*leader, "SUREFOOT_X=mine").members.empty());
+}
+
+// As in the moment in which a process begins another program.
+TEST(Process, OneOfASessionThatHasNoEnvironmentMayBelongToIt) {
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("surefoot-bare-{}", ::getpid());
+  const auto leader = spawn({.argv = {"/bin/sh", "-c", "env -i sleep 60 & echo $!"},
+                             .environment = {"SUREFOOT_X=mine"},
+                             .output = path.string()});
+  ASSERT_TRUE(leader);
+  while (!poll_exit(*leader)) std::this_thread::yield();
+  const auto bare = process_of(std::stoi(*read_file(path)));
+  ASSERT_TRUE(bare);
+  const auto is_sleep = [&] {
+    const auto name = read_file(fmt::format("/proc/{}/comm", bare->pid));
+    return name && *name == "sleep\n";
+  };
+  for (const Time late = now() + 10s; !is_sleep() && now() < late;) std::this_thread::yield();
+  const SessionProcesses session = session_of(*leader, "SUREFOOT_X=mine");
+  EXPECT_TRUE(session.members.empty());
+  EXPECT_TRUE(session.maybe_more);
+  ASSERT_TRUE(end_processes({*bare}, now() + 5s));
+  EXPECT_FALSE(session_of(*leader, "SUREFOOT_X=mine").maybe_more);
+  std::filesystem::remove(path);
 }
 
 TEST(Clock, MakesADurationOfAnyNumber) {

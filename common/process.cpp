@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +58,13 @@ Result<Stat> stat_of(pid_t pid) {
   return stat;
 }
 
+// Lives, and is of our user.
+bool is_own(const ProcessId& process) {
+  struct stat info {};
+  return ::stat(fmt::format("/proc/{}", process.pid).c_str(), &info) == 0 &&
+         info.st_uid == ::geteuid() && is_alive(process);
+}
+
 // A descriptor for exactly this process, or none when it is gone. Opened before the identity is
 // read: what is read after belongs to the process the descriptor names, or to nobody.
 Fd open_process(const ProcessId& process) {
@@ -66,6 +75,9 @@ Fd open_process(const ProcessId& process) {
   if (!found || *found != process) return Fd();
   return fd;
 }
+
+// Of programs that are started: the limit that this process had, once it has raised its own.
+rlim_t children_descriptors = 0;
 
 // Between fork and exec only async-signal-safe calls are allowed, so everything is prepared before.
 struct Prepared {
@@ -92,6 +104,12 @@ struct Prepared {
   // Nothing comes, and the other end is closed: not to be begun.
   char word = 0;
   if (prepared.gate >= 0 && ::read(prepared.gate, &word, 1) != 1) ::_exit(127);
+  // Some programs select(), and look at each descriptor up to the limit.
+  rlimit limit{};
+  if (children_descriptors != 0 && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = children_descriptors;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
   const bool ready = ::dup2(prepared.input, 0) == 0 && ::dup2(prepared.output, 1) == 1 &&
                      ::dup2(prepared.errors, 2) == 2 &&
                      (prepared.directory == nullptr || ::chdir(prepared.directory) == 0);
@@ -213,15 +231,18 @@ bool has_entry(std::string_view environment_block, std::string_view entry) {
   return false;
 }
 
-std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark) {
+SessionProcesses session_of(const ProcessId& leader, std::string_view mark) {
   if (leader.pid <= 1 || leader.boot != boot_id()) return {};
-  std::vector<ProcessId> found = running_processes(leader.pid);
+  SessionProcesses session{running_processes(leader.pid)};
   // As long as it is there, a zombie too, nobody else has its number.
   const auto there = process_of(leader.pid);
-  if (there && *there == leader) return found;
-  std::erase_if(
-      found, [&](const ProcessId& process) { return !has_entry(environment_of(process), mark); });
-  return found;
+  if (there && *there == leader) return session;
+  std::erase_if(session.members, [&](const ProcessId& process) {
+    const std::string environment = environment_of(process);
+    session.maybe_more = session.maybe_more || (environment.empty() && is_own(process));
+    return !has_entry(environment, mark);
+  });
+  return session;
 }
 
 Status send_signal(const ProcessId& process, int signal) {
@@ -320,6 +341,15 @@ Result<ProcessId> spawn(const SpawnOptions& options) {
   gate.read_end.reset();
   if (options.detach) ::waitpid(child, nullptr, 0);
   return begun(options, child, report.read_end.get(), std::move(gate.write_end));
+}
+
+std::uint64_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return before;
+  if (children_descriptors == 0) children_descriptors = before;
+  return limit.rlim_cur;
 }
 
 std::optional<ExitStatus> poll_exit(const ProcessId& child) {

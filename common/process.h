@@ -41,7 +41,13 @@ struct ProcessId {
 // Those that run in the session that `leader` began, itself included. When it has ended, and been
 // waited for, its number may name somebody else's session: then only those count that have `mark`
 // in their environment. Nobody after a reboot.
-[[nodiscard]] std::vector<ProcessId> session_of(const ProcessId& leader, std::string_view mark);
+struct SessionProcesses {
+  std::vector<ProcessId> members;
+  // One of our user's is there too whose environment says nothing. Just beginning another program:
+  // look again before it is taken for a stranger. It may not be ended.
+  bool maybe_more = false;
+};
+[[nodiscard]] SessionProcesses session_of(const ProcessId& leader, std::string_view mark);
 
 // Sends a signal to exactly this process (by pidfd). kNotFound: it is gone already.
 Status send_signal(const ProcessId& process, int signal);
@@ -71,6 +77,10 @@ struct SpawnOptions {
 // otherwise, and no other inherited file descriptor. Does not use fork handlers of libraries
 // between fork and exec. An error of `before` is returned as it is.
 [[nodiscard]] Result<ProcessId> spawn(const SpawnOptions& options);
+
+// Lets this process have as many file descriptors as it may; programs it starts get the limit that
+// it had. Once, before threads. Returns how many there may be.
+std::uint64_t raise_descriptor_limit();
 
 struct ExitStatus {
   int code = -1;   // exit code when it ended by itself

@@ -26,7 +26,7 @@ constexpr const char* kName = "supervisor.sock";
 constexpr std::size_t kMaxRequestBytes = 16 << 10;  // arbitrary: a request has a name or two
 constexpr std::size_t kMaxReplyBytes = 16 << 20;    // arbitrary: ten thousand machines
 constexpr std::size_t kMaxConnections = 32;         // arbitrary
-constexpr Duration kPatience = 1s;                  // for a client to write, or read, its part
+constexpr Duration kAcceptPause = 100ms;            // while descriptors are short; arbitrary
 
 // A name that fits into 108 bytes however deep the folder lies. Valid while `folder` is open.
 sockaddr_un address_in(const Fd& folder) {
@@ -84,8 +84,9 @@ struct ControlServer::Shared {
 
 class ControlServer::Server {
  public:
-  Server(Fd folder, Fd listener, std::shared_ptr<Inbox> inbox, Answer answer)
-      : folder_(std::move(folder)),
+  Server(Fd folder, Fd listener, std::shared_ptr<Inbox> inbox, Answer answer, Duration patience)
+      : patience_(patience),
+        folder_(std::move(folder)),
         listener_(std::move(listener)),
         inbox_(std::move(inbox)),
         answer_(std::make_shared<const Answer>(std::move(answer))),
@@ -104,8 +105,9 @@ class ControlServer::Server {
   void run() {
     while (take_replies()) {
       std::vector<pollfd> fds = {{shared_->wake.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      if (connections_.size() >= kMaxConnections) fds[1].fd = -1;
       Time next = Time::max();
+      if (now() < accept_from_) next = accept_from_;
+      if (connections_.size() >= kMaxConnections || now() < accept_from_) fds[1].fd = -1;
       for (const auto& [id, connection] : connections_) {
         if (awaits_loop(connection)) continue;
         const short events = connection.out.empty() ? POLLIN : POLLOUT;
@@ -136,7 +138,7 @@ class ControlServer::Server {
       const auto found = connections_.find(id);
       if (found == connections_.end()) continue;
       found->second.out = std::move(text);
-      found->second.deadline = now() + kPatience;
+      found->second.deadline = now() + patience_;
     }
     shared_->replies.clear();
     return !shared_->closing;
@@ -145,10 +147,14 @@ class ControlServer::Server {
   void accept_all() {
     while (connections_.size() < kMaxConnections) {
       Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!fd) return;
+      if (!fd) {
+        // EMFILE, say: whoever knocks stays, and poll() would say so at once, again and again.
+        if (errno != EAGAIN && errno != EINTR) accept_from_ = now() + kAcceptPause;
+        return;
+      }
       Connection& connection = connections_[++last_];
       connection.fd = std::move(fd);
-      connection.deadline = now() + kPatience;
+      connection.deadline = now() + patience_;
     }
   }
 
@@ -193,6 +199,8 @@ class ControlServer::Server {
     return connection.sent < connection.out.size();
   }
 
+  Duration patience_;
+  Time accept_from_{};
   Fd folder_;
   Fd listener_;
   std::shared_ptr<Inbox> inbox_;
@@ -207,7 +215,8 @@ ControlServer::ControlServer(std::unique_ptr<Server> server) : server_(std::move
 ControlServer::~ControlServer() = default;
 
 Result<std::unique_ptr<ControlServer>> ControlServer::open(
-    const std::filesystem::path& job_directory, std::shared_ptr<Inbox> inbox, Answer answer) {
+    const std::filesystem::path& job_directory, std::shared_ptr<Inbox> inbox, Answer answer,
+    Duration patience) {
   Fd folder = open_folder(job_directory);
   Fd listener = make_socket();
   const auto failed = [&](const char* what) {
@@ -223,7 +232,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::open(
     return failed("make");
   if (::listen(listener.get(), kMaxConnections) != 0) return failed("listen on");
   return std::unique_ptr<ControlServer>(new ControlServer(std::make_unique<Server>(
-      std::move(folder), std::move(listener), std::move(inbox), std::move(answer))));
+      std::move(folder), std::move(listener), std::move(inbox), std::move(answer), patience)));
 }
 
 // ---- The other side ----
@@ -273,27 +282,48 @@ Result<std::string> receive_all(const Fd& fd, Time deadline) {
   return error(Code::kInvalid, "the supervisor's answer is longer than {} bytes", kMaxReplyBytes);
 }
 
+Error cannot_ask(const std::filesystem::path& job_directory, int number) {
+  // As many as it takes wait already.
+  if (number == EAGAIN) return no_answer();
+  if (number == ENOENT || number == ECONNREFUSED)
+    return error(Code::kNotFound, "no supervisor runs in {}", job_directory.string());
+  return error(Code::kInvalid, "cannot ask the supervisor by {}: {}",
+               (job_directory / kName).string(), errno_text(number));
+}
+
+// Of whatever has answered: another version, or something else that listens there.
+Error error_in(const json& failed) {
+  Error found{Code::kRetry, "the supervisor refused"};
+  if (!failed.is_object()) return found;
+  const auto code = failed.find("code");
+  const auto message = failed.find("message");
+  if (code != failed.end() && code->is_number_integer()) {
+    const auto number = code->get<std::int64_t>();
+    if (number >= 0 && number <= static_cast<int>(Code::kNoSpace))
+      found.code = static_cast<Code>(number);
+  }
+  if (message != failed.end() && message->is_string()) found.message = message->get<std::string>();
+  return found;
+}
+
 }  // namespace
 
 Result<json> ask_supervisor(const std::filesystem::path& job_directory, const json& request,
                             Time deadline) {
   const Fd folder = open_folder(job_directory);
+  if (!folder) return cannot_ask(job_directory, errno);
   const Fd fd = make_socket();
+  if (!fd) return cannot_ask(job_directory, errno);
   const sockaddr_un address = address_in(folder);
-  const auto* to = reinterpret_cast<const sockaddr*>(&address);
-  if (!folder || !fd || ::connect(fd.get(), to, sizeof address) != 0) {
-    // EAGAIN: as many as it takes wait already.
-    if (errno == EAGAIN) return no_answer();
-    return error(Code::kNotFound, "no supervisor runs in {}", job_directory.string());
-  }
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return cannot_ask(job_directory, errno);
   SUREFOOT_TRY(send_all(fd, request.dump() + "\n", deadline));
   SUREFOOT_ASSIGN(const std::string text, receive_all(fd, deadline));
   json reply = json::parse(text, nullptr, false);
   if (!reply.is_object()) return error(Code::kInvalid, "the supervisor's answer is not readable");
   const auto failed = reply.find("error");
   if (failed == reply.end()) return reply;
-  return error(static_cast<Code>(failed->value("code", static_cast<int>(Code::kRetry))), "{}",
-               failed->value("message", "the supervisor refused"));
+  return error_in(*failed);
 }
 
 }  // namespace surefoot

@@ -31,8 +31,10 @@ class ControlServer {
   using Answer = std::function<Result<nlohmann::json>(const nlohmann::json& request)>;
 
   // kRetry: the job directory takes no socket; verbs then read the journal and send signals.
+  // `patience`: for a client to write, or read, its part.
   [[nodiscard]] static Result<std::unique_ptr<ControlServer>> open(
-      const std::filesystem::path& job_directory, std::shared_ptr<Inbox> inbox, Answer answer);
+      const std::filesystem::path& job_directory, std::shared_ptr<Inbox> inbox, Answer answer,
+      Duration patience = std::chrono::seconds(1));
   // Removes the socket; who waits is cut off. Waits for the thread, which does not block.
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
@@ -44,8 +46,8 @@ class ControlServer {
   std::unique_ptr<Server> server_;
 };
 
-// kNotFound: no supervisor listens there. kRetry: it did not answer by `deadline`. Else the error
-// that it answered.
+// kNotFound: no supervisor listens there. kRetry: it did not answer by `deadline`. kInvalid: its
+// socket cannot be used, or its answer not be read. Else the error that it answered.
 [[nodiscard]] Result<nlohmann::json> ask_supervisor(const std::filesystem::path& job_directory,
                                                     const nlohmann::json& request, Time deadline);
 

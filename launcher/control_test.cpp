@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -36,11 +38,14 @@ class Control : public testing::Test {
     fs::remove_all(root_);
   }
 
-  void open() {
-    auto server = ControlServer::open(folder_, inbox_, [this](const json& request) {
-      ++asked_;
-      return answer_(request);
-    });
+  void open(Duration patience = 1s) {
+    auto server = ControlServer::open(
+        folder_, inbox_,
+        [this](const json& request) {
+          ++asked_;
+          return answer_(request);
+        },
+        patience);
     ASSERT_TRUE(server) << server.error().message;
     server_ = std::move(*server);
   }
@@ -146,7 +151,7 @@ TEST_F(Control, ReplacesTheSocketOfASupervisorThatWasKilled) {
 }
 
 TEST_F(Control, ServesOthersWhileManyClientsSayNothingAndCutsThoseOff) {
-  open();
+  open(5s);  // longer than the answer takes on a busy machine
   run_loop();
   std::vector<Fd> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(connect());
@@ -155,6 +160,61 @@ TEST_F(Control, ServesOthersWhileManyClientsSayNothingAndCutsThoseOff) {
     EXPECT_FALSE(is_cut_off(fd)) << "it was served while they said nothing";
   for (const Fd& fd : silent) EXPECT_EQ(rest_of(fd), "");
   EXPECT_EQ(asked_, 1) << "the loop hears of whole requests only";
+}
+
+TEST_F(Control, WaitsQuietlyWhileThereAreNoDescriptors) {
+  open();
+  run_loop();
+  ASSERT_TRUE(ask({{"ask", "status"}}));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto processor_seconds = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+  };
+  // All that it takes to knock is there before descriptors get short.
+  const Fd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Fd folder(::open(folder_.c_str(), O_PATH | O_DIRECTORY));
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  fmt::format_to_n(address.sun_path, sizeof address.sun_path - 1,
+                   "/proc/self/fd/{}/supervisor.sock", folder.get());
+  EXPECT_EQ(::connect(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const double used = processor_seconds();
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(processor_seconds() - used, 0.2);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(::send(other.get(), "{}\n", 3, MSG_NOSIGNAL), 3);
+  EXPECT_NE(rest_of(other).find("asked"), std::string::npos) << "its turn comes";
+}
+
+TEST_F(Control, IsNotFoundOnlyWhereNobodyListens) {
+  open();
+  run_loop();
+  fs::remove(folder_ / "supervisor.sock");
+  fs::create_symlink("supervisor.sock", folder_ / "supervisor.sock");  // to itself
+  EXPECT_EQ(ask({{"ask", "status"}}).error().code, Code::kInvalid);
+  if (::geteuid() == 0) return;  // to whom all is allowed
+  server_.reset();
+  open();
+  fs::permissions(folder_ / "supervisor.sock", fs::perms::none);
+  EXPECT_EQ(ask({{"ask", "status"}}).error().code, Code::kInvalid);
+}
+
+TEST_F(Control, TakesAnErrorOfAnyShape) {
+  open();
+  run_loop();
+  for (const json& shape : {json("no"), json(7), json::array(), json{{"code", "x"}, {"message", 7}},
+                            json{{"code", 1000}}}) {
+    answer_ = [shape](const json&) { return json{{"error", shape}}; };
+    const auto reply = ask({{"ask", "status"}});
+    ASSERT_FALSE(reply);
+    EXPECT_EQ(reply.error().code, Code::kRetry) << shape;
+    EXPECT_EQ(reply.error().message, "the supervisor refused");
+  }
 }
 
 TEST_F(Control, ServesThirtyTwoAtOnceAndTheOthersWhenTheirTurnComes) {

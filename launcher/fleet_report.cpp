@@ -131,7 +131,8 @@ FleetReport fleet_report(const FleetFacts& facts) {
     for (const RankReport& rank : report.nodes.back().ranks)
       speeds.push_back({rank.rank, report.nodes.back().name, rank.busy_seconds.value_or(0)});
   }
-  report.slow = slow_ranks(speeds, facts.rules.fleet.micro_batches);
+  report.slow =
+      slow_ranks(speeds, facts.rules.fleet.micro_batches, core::workers_of(facts.members));
   return report;
 }
 

@@ -196,25 +196,31 @@ TEST(FleetReport, KnowsWithoutASupervisorWhatItsJournalKnows) {
 }
 
 TEST(SlowRanks, AreFarAboveTheMedianAndKeepOthersWaiting) {
-  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "a", 0.1}, {2, "b", 0.149}}, 24), IsEmpty());
-  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "a", 0.1}, {2, "b", 0.151}}, 24).size(), 1u);
-  EXPECT_THAT(slow_ranks({{0, "a", 0.001}, {1, "a", 0.001}, {2, "b", 0.005}}, 24), IsEmpty())
+  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "a", 0.1}, {2, "b", 0.149}}, 24, 3), IsEmpty());
+  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "a", 0.1}, {2, "b", 0.151}}, 24, 3).size(), 1u);
+  EXPECT_THAT(slow_ranks({{0, "a", 0.001}, {1, "a", 0.001}, {2, "b", 0.005}}, 24, 3), IsEmpty())
       << "nobody waits for so short a time";
-  const auto slow = slow_ranks({{0, "a", 0.2}, {1, "a", 0.1}, {2, "b", 0.3}, {3, "b", 0.1}}, 24);
+  const auto slow = slow_ranks({{0, "a", 0.2}, {1, "a", 0.1}, {2, "b", 0.3}, {3, "b", 0.1}}, 24, 4);
   ASSERT_EQ(slow.size(), 2u);
   EXPECT_EQ(slow[0].rank, 2) << "the slowest first";
 }
 
 TEST(SlowRanks, OfTwoOneCanBeSlowAndOneAloneCannot) {
-  EXPECT_EQ(slow_ranks({{0, "a", 0.1}, {1, "b", 0.2}}, 8).size(), 1u);
-  EXPECT_THAT(slow_ranks({{0, "a", 0.2}}, 8), IsEmpty());
-  EXPECT_THAT(slow_ranks({{0, "a", 0.2}, {1, "b", 0}}, 8), IsEmpty()) << "one is not known";
+  EXPECT_EQ(slow_ranks({{0, "a", 0.1}, {1, "b", 0.2}}, 8, 2).size(), 1u);
+  EXPECT_THAT(slow_ranks({{0, "a", 0.2}}, 8, 1), IsEmpty());
+  EXPECT_THAT(slow_ranks({{0, "a", 0.2}, {1, "b", 0}}, 8, 2), IsEmpty()) << "one is not known";
 }
 
 // Three micro-batches over two ranks: one and two of them.
 TEST(SlowRanks, HaveMoreTimeWhereTheyHaveMoreToDo) {
-  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "b", 0.2}}, 3), IsEmpty());
-  EXPECT_EQ(slow_ranks({{0, "a", 0.2}, {1, "b", 0.2}}, 3).size(), 1u);
+  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "b", 0.2}}, 3, 2), IsEmpty());
+  EXPECT_EQ(slow_ranks({{0, "a", 0.2}, {1, "b", 0.2}}, 3, 2).size(), 1u);
+}
+
+// Rank 3 has twice the work of the others; machine "c", with rank 2, has not answered.
+TEST(SlowRanks, AreReckonedOverTheGangNotOverThoseThatHaveAnswered) {
+  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {1, "b", 0.1}, {3, "d", 0.2}}, 5, 4), IsEmpty());
+  EXPECT_THAT(slow_ranks({{0, "a", 0.1}, {7, "b", 0.3}}, 8, 2), IsEmpty()) << "of another gang";
 }
 
 TEST(BusyTimes, TakeEachStepOnceAndForgetAnEarlierAttempt) {
@@ -259,6 +265,13 @@ TEST(Requests, AreRefusedWithTheNamesThatThereAre) {
   EXPECT_EQ(unknown.error().code, Code::kInvalid);
   EXPECT_THAT(unknown.error().message, HasSubstr("host0, host1, host2, host3, host4"));
   EXPECT_FALSE(notice_asked_for({{"node", 7}}, world.rules, world.state.fleet, "front", kNow));
+  for (const nlohmann::json& when :
+       {nlohmann::json("28"), nlohmann::json(nullptr), nlohmann::json::array()}) {
+    const auto notice = notice_asked_for({{"node", "host0"}, {"seconds", when}}, world.rules,
+                                         world.state.fleet, "front", kNow);
+    ASSERT_FALSE(notice) << "taken for: nobody knows when";
+    EXPECT_EQ(notice.error().code, Code::kInvalid);
+  }
   world.rules.fleet.alone = true;
   world.state.fleet.resize(1);
   world.state.fleet[0].host.name = "localhost";

@@ -35,7 +35,10 @@ Result<core::NoticeReceived> notice_asked_for(const nlohmann::json& request,
   core::NoticeReceived notice;
   SUREFOOT_ASSIGN(notice.node, node_named(name->get<std::string>(), rules, fleet, host));
   const auto left = request.find("seconds");
-  if (left != request.end() && left->is_number()) {
+  if (left != request.end() && !left->is_number())
+    return error(Code::kInvalid, "in how many seconds does the machine go? Not a number: {}",
+                 left->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (left != request.end()) {
     const double in = std::clamp(left->get<double>(), 0.0, kLongestNotice);
     notice.leaves = at + from_seconds(in);
   }

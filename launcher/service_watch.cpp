@@ -1,7 +1,5 @@
 #include "launcher/service_watch.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "common/address.h"
 #include "common/process.h"
 #include "launcher/format.h"
 
@@ -27,19 +26,11 @@ constexpr Duration kConnectPatience = 300ms;
 // Whether the machine says that nobody listens there: the service has ended, and the machine lives.
 // What cannot be told is not so.
 bool is_refused(const std::string& endpoint) {
-  const std::size_t colon = endpoint.rfind(':');
-  if (!endpoint.starts_with("tcp://") || colon < 6) return false;
-  std::string host = endpoint.substr(6, colon - 6);
-  if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), endpoint.c_str() + colon + 1, &hints, &found) != 0) return false;
-  const Fd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int connected = ::connect(fd.get(), found->ai_addr, found->ai_addrlen);
+  const auto address = parse_tcp_endpoint(endpoint);
+  if (!address) return false;
+  const Fd fd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int connected = ::connect(fd.get(), address->name(), address->bytes);
   int failure = connected == 0 ? 0 : errno;
-  ::freeaddrinfo(found);
   if (failure == EINPROGRESS) {
     pollfd item{fd.get(), POLLOUT, 0};
     const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kConnectPatience);
@@ -103,7 +94,13 @@ struct ServiceWatch::Shared {
     ServiceClient client(target.address, self->job_id);
     Time answered = now();
     std::optional<ProcessId> process;
-    if (auto found = process_of(target.pid); found && target.pid > 0) process = *found;
+    if (target.pid > 0) {
+      auto found = process_of(target.pid);
+      if (found) process = *found;
+      // Ended before anybody looked: the machine is not silent.
+      if (!found && found.error().code == Code::kNotFound)
+        return tell(self, round, [](const WatchReports& reports) { reports.gone(); });
+    }
     while (self->wait_for_turn(round)) {
       if (process && !is_alive(*process))
         return tell(self, round, [](const WatchReports& reports) { reports.gone(); });

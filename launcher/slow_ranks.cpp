@@ -15,8 +15,8 @@ double lower_median(std::vector<double> values) {
 
 }  // namespace
 
-std::vector<SlowRank> slow_ranks(const std::vector<RankSpeed>& ranks, std::int64_t micro_batches) {
-  const auto workers = static_cast<std::int64_t>(ranks.size());
+std::vector<SlowRank> slow_ranks(const std::vector<RankSpeed>& ranks, std::int64_t micro_batches,
+                                 std::int64_t workers) {
   struct Timed {
     const RankSpeed* rank;
     std::int64_t share;
@@ -25,6 +25,8 @@ std::vector<SlowRank> slow_ranks(const std::vector<RankSpeed>& ranks, std::int64
   std::vector<Timed> timed;
   std::vector<double> all;
   for (const RankSpeed& rank : ranks) {
+    // Of a gang that is just being replaced.
+    if (rank.rank >= workers) continue;
     const std::int64_t share =
         (rank.rank + 1) * micro_batches / workers - rank.rank * micro_batches / workers;
     if (share <= 0 || rank.busy_seconds <= 0) continue;

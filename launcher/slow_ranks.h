@@ -40,9 +40,10 @@ struct SlowRank {
 };
 
 // Of the lower median where the number of ranks is even: of two, one can be slow. `micro_batches`:
-// of a step, over as many ranks as there are. The slowest first.
+// of a step, over all `workers` of the gang, of which some machines may not have answered. The
+// slowest first.
 [[nodiscard]] std::vector<SlowRank> slow_ranks(const std::vector<RankSpeed>& ranks,
-                                               std::int64_t micro_batches);
+                                               std::int64_t micro_batches, std::int64_t workers);
 
 // "rank 3 on host2: 1.8 times the median".
 [[nodiscard]] std::string slow_text(const SlowRank& slow);

@@ -29,9 +29,17 @@ bool is_mpirun_or_worker(pid_t pid, const std::filesystem::path& worker) {
   return exe == "orterun" || exe == "mpirun" || exe == "orted" || exe == worker.filename().string();
 }
 
-}  // namespace
+// Of Open MPI, on this machine.
+Status remove_files(const GangSpec& spec) {
+  std::error_code failed;
+  const std::filesystem::path folder = attempt_folder(spec.arena_folder, spec.attempt);
+  std::filesystem::remove_all(folder, failed);
+  if (failed) return error(Code::kRetry, "cannot remove {}: {}", folder.string(), failed.message());
+  ::rmdir(spec.arena_folder.c_str());  // empty: no service has it
+  return {};
+}
 
-Result<Gang> Gang::start(const GangSpec& spec) {
+Result<ProcessId> start_mpirun(const GangSpec& spec) {
   const SpawnOptions options = mpirun_command(spec);
   SUREFOOT_TRY(make_folder(std::filesystem::path(options.output).parent_path()));
   // On a machine that is none of the job's nobody else has made it. As the service does.
@@ -45,7 +53,17 @@ Result<Gang> Gang::start(const GangSpec& spec) {
     return error(mpirun.error().code,
                  "{} (Open MPI's mpirun starts the workers: apt-get install openmpi-bin)",
                  mpirun.error().message);
-  return Gang(*mpirun, spec, true);
+  return *mpirun;
+}
+
+}  // namespace
+
+Result<Gang> Gang::start(const GangSpec& spec) {
+  const auto mpirun = start_mpirun(spec);
+  if (mpirun) return Gang(*mpirun, spec, true);
+  // The first error is the one to tell.
+  (void)remove_files(spec);
+  return mpirun.error();
 }
 
 Gang Gang::left_behind(const ProcessId& mpirun, const GangSpec& spec) {
@@ -84,13 +102,7 @@ Status Gang::end(Time deadline) {
   }
   if (child_) [[maybe_unused]]
     const auto reaped = poll();
-  std::error_code failed;
-  std::filesystem::remove_all(attempt_folder(spec_.arena_folder, spec_.attempt), failed);
-  if (failed)
-    return error(Code::kRetry, "cannot remove {}: {}",
-                 attempt_folder(spec_.arena_folder, spec_.attempt).string(), failed.message());
-  ::rmdir(spec_.arena_folder.c_str());  // empty: no service has it
-  return {};
+  return remove_files(spec_);
 }
 
 }  // namespace surefoot

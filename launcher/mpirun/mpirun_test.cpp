@@ -284,6 +284,7 @@ TEST_F(GangProcesses, SaysWhatToInstallWhenThereIsNoMpirun) {
   ASSERT_FALSE(gang);
   EXPECT_EQ(gang.error().code, Code::kInvalid);
   EXPECT_THAT(gang.error().message, HasSubstr("openmpi-bin"));
+  EXPECT_FALSE(fs::exists(attempt_folder(spec_.arena_folder, spec_.attempt))) << "left behind";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/signalfd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "checkpoint/key_file.h"
 #include "checkpoint/store/open_store.h"
@@ -27,6 +28,8 @@ constexpr const char* kUsage =
 constexpr Duration kRequestPatience = std::chrono::seconds(30);
 // Until the service that was asked for answers.
 constexpr Duration kStartPatience = std::chrono::seconds(25);
+// For work that was in hand at the end. Shorter than who starts the next service is patient.
+constexpr Duration kEndPatience = std::chrono::seconds(3);
 
 struct NodeOptions {
   std::string job_file;
@@ -101,6 +104,20 @@ class Metrics {
   bool complained_ = false;
 };
 
+// Keeps what lies in the arena's folder for workers and for the next service. Nothing, where nobody
+// has placed it.
+std::function<void(bool)> keep_node_files(const std::filesystem::path& arena_folder) {
+  auto files = std::make_shared<NodeFiles>();
+  read_node_files(arena_folder, *files);
+  return [files, arena_folder](bool anew) {
+    // First, as somebody may have placed newer ones already.
+    read_node_files(arena_folder, *files);
+    if (!anew || files->job.empty()) return;
+    if (const Status placed = place_node_files(arena_folder, *files); !placed)
+      spdlog::error("what workers need is not there again: {}", placed.error().message);
+  };
+}
+
 // Those that came with the request to start a service here, if one did; else the supervisor's own
 // file.
 Result<ServiceKeys> find_keys(const std::filesystem::path& brought, const JobDirectory& directory) {
@@ -126,6 +143,7 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
   settings.supervised = options.supervised;
   if (auto listen = read_file(node_listen(settings.arena_folder)); listen)
     settings.listen = *listen;
+  settings.placed_files = keep_node_files(settings.arena_folder);
   settings.read_keys = [brought = node_keys(settings.arena_folder), directory] {
     return find_keys(brought, directory);
   };
@@ -160,6 +178,10 @@ int serve(ServiceSettings settings) {
   watchers = std::move(*started);
   spdlog::info("serving job {} ({}), process {}", job, id, ::getpid());
   spdlog::info("ended: {}", (*service)->run());
+  if (!(*service)->close(now() + kEndPatience)) {
+    spdlog::warn("something in hand hangs (a disk that does not answer?) and is left as it is");
+    std::_Exit(0);
+  }
   return 0;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 // ssh's own time-out is a little shorter than ours, as it can name the reason.
 constexpr Duration kConnectPatience = std::chrono::seconds(10);
-constexpr int kNoProgram = 127;  // of a shell
+constexpr int kNoProgram = 127;  // of a shell, and of ld.so
 
 struct SshTarget {
   const std::string& ssh;
@@ -24,6 +24,18 @@ struct SshTarget {
 
 bool has(std::string_view text, std::string_view what) {
   return text.find(what) != text.npos;
+}
+
+// The program is there, but ld.so does not find what it needs, or an older one: "...: version
+// `GLIBC_2.36' not found (required by ...)".
+bool cannot_be_loaded(const ProgramEnd& end) {
+  return has(end.errors, "error while loading shared libraries") ||
+         has(end.errors, "' not found (required by ");
+}
+
+// The user's log-in shell may be one that understands little of what ours does.
+std::string for_any_shell(const std::string& command) {
+  return "exec /bin/sh -c " + shell_quoted(command);
 }
 
 Result<NodeAccess> bootstrap_here(const BootstrapSettings& settings, Time deadline) {
@@ -54,23 +66,30 @@ Result<NodeAccess> bootstrap_there(const SshTarget& target, const BootstrapSetti
   const std::string request =
       to_text(StartRequest{settings.job_id, settings.directory, settings.arena_folder, settings.job,
                            to_text(server_half(settings.keys))});
-  ProgramRun run = ssh_run(target.ssh, target.name, command, target.deadline, target.stop);
+  ProgramRun run =
+      ssh_run(target.ssh, target.name, for_any_shell(command), target.deadline, target.stop);
   run.input = request;
   SUREFOOT_ASSIGN(ProgramEnd end, run_program(run));
-  if (bundle && end.status.code == kNoProgram) {
-    ProgramRun sending =
-        ssh_run(target.ssh, target.name, bundle->unpack_command(), target.deadline, target.stop);
+  if (bundle && end.status.code == kNoProgram && !cannot_be_loaded(end)) {
+    ProgramRun sending = ssh_run(target.ssh, target.name, for_any_shell(bundle->unpack_command()),
+                                 target.deadline, target.stop);
     sending.input_file = bundle->file();
     SUREFOOT_ASSIGN(const ProgramEnd sent, run_program(sending));
     if (!sent.succeeded()) return reason_of_failure(target.name, "tar", sent);
     SUREFOOT_ASSIGN(end, run_program(run));
   }
-  if (!end.succeeded()) return reason_of_failure(target.name, program, end);
+  if (!end.succeeded()) return reason_of_failure(target.name, program, end, settings.bundle);
   const auto reply = parse_start_reply(end.output);
   if (!reply) return error(reply.error().code, "{}: {}", target.name, reply.error().message);
   NodeAccess access{reply->endpoint, address_of_endpoint(reply->endpoint), reply->host, false};
   access.local = reply->boot == self_process().boot && reply->host == host_name() &&
                  is_own_address(access.address);
+  // A call to it would end at a service of this machine, or at nobody's.
+  if (!access.local && is_loopback(access.address))
+    return error(Code::kInvalid,
+                 "{}: its service listens on {} only, where nobody else gets: set "
+                 "resources.network",
+                 target.name, access.address);
   return access;
 }
 
@@ -100,8 +119,8 @@ ProgramRun ssh_run(const std::string& ssh, const std::string& name, const std::s
   return run;
 }
 
-Error reason_of_failure(const std::string& name, const std::string& program,
-                        const ProgramEnd& end) {
+Error reason_of_failure(const std::string& name, const std::string& program, const ProgramEnd& end,
+                        const std::filesystem::path& bundle) {
   const std::string& said = end.errors;
   const std::string line = last_line(said);
   if (end.why != ProgramEnd::Why::kExited)
@@ -119,10 +138,20 @@ Error reason_of_failure(const std::string& name, const std::string& program,
     return error(Code::kRetry, "{}: cannot be reached: {}", name,
                  line.empty() ? "ssh failed" : line);
   }
-  if (end.status.code == kNoProgram && has(said, "error while loading shared libraries"))
+  if (cannot_be_loaded(end) && !bundle.empty())
+    return error(Code::kInvalid,
+                 "{}: {} (resources.bundle was made on a system that is newer than this machine's, "
+                 "or lacks a library)",
+                 name, line);
+  if (cannot_be_loaded(end))
     return error(Code::kInvalid, "{}: {} (resources.bundle brings its libraries along)", name,
                  line);
-  if (end.status.code == kNoProgram || end.status.code == 126)
+  const bool is_missing = end.status.code == kNoProgram || end.status.code == 126;
+  if (is_missing && !bundle.empty())
+    return error(Code::kInvalid,
+                 "{}: cannot run {}: resources.bundle {} must be an archive made by `make bundle`",
+                 name, program, bundle.string());
+  if (is_missing)
     return error(Code::kInvalid,
                  "{}: has no {}: Surefoot must lie in the same folder there, or resources.bundle "
                  "name an archive made by `make bundle`",

@@ -1,11 +1,12 @@
 // Has the job's service run on a machine, over ssh or on this one, and says how it is reached.
 //
-//   ssh -o BatchMode=yes -o ConnectTimeout=N ... NAME 'exec PATH/surefoot-node --from-stdin'
+//   ssh -o BatchMode=yes -o ConnectTimeout=N ... NAME 'exec /bin/sh -c "exec PATH/surefoot-node
+//   ..."'
 //
-// with keys and job file on standard input (start_request.h). ssh returns once the service answers
-// on its own machine, detached; whether it can be reached from here only a call to the endpoint
-// tells. What is there already is found and stays as it is, so this may be repeated at any time,
-// and at once from several threads for several machines.
+// (whatever the user's log-in shell is) with keys and job file on standard input (start_request.h).
+// ssh returns once the service answers on its own machine, detached; whether it can be reached from
+// here only a call to the endpoint tells. What is there already is found and stays as it is, so
+// this may be repeated at any time, and at once from several threads for several machines.
 //
 // Where a bundle is named the machine runs it from ~/.cache/surefoot/<hash>/ (XDG_CACHE_HOME if
 // set), and gets it when it has none of that hash.
@@ -60,8 +61,9 @@ struct BootstrapSettings {
 [[nodiscard]] ProgramRun ssh_run(const std::string& ssh, const std::string& name,
                                  const std::string& command, Time deadline, int stop = -1);
 
-// Pure: what ssh's end means.
+// Pure: what ssh's end means. `bundle`: the archive that `program` is from; empty: none.
 [[nodiscard]] Error reason_of_failure(const std::string& name, const std::string& program,
-                                      const ProgramEnd& end);
+                                      const ProgramEnd& end,
+                                      const std::filesystem::path& bundle = {});
 
 }  // namespace surefoot

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "checkpoint/arena.h"
 #include "common/file.h"
@@ -41,6 +44,8 @@ TEST(Addresses, AreThoseOfTheNetworkOrOfTheWayByWhichSshCame) {
   EXPECT_EQ(*choose_address("", "10.0.9.9 5000 10.0.3.4 22", own), "10.0.3.4");
   EXPECT_EQ(*choose_address("", "", own), "127.0.0.1");
   EXPECT_EQ(*choose_address("", "UNKNOWN", own), "127.0.0.1");
+  EXPECT_EQ(*choose_address("", "fe80::9%eth0 5000 fe80::1%eth0 22", own), "127.0.0.1")
+      << "says nothing without its interface, of which each machine has others";
   EXPECT_THAT(choose_address("ib1", "", own).error().message, HasSubstr("ib0 192.168.7.1"));
 }
 
@@ -59,8 +64,14 @@ TEST(MpiNetwork, IsTheSmallestThatHoldsAllUnlessOneIsGiven) {
 TEST(Endpoints, NameTheirAddress) {
   EXPECT_EQ(address_of_endpoint("tcp://10.0.0.5:4000"), "10.0.0.5");
   EXPECT_EQ(address_of_endpoint("tcp://[fd00::5]:4000"), "fd00::5");
-  for (const char* text : {"", "tcp://", "ipc:///x:1", "tcp://:5"})
+  for (const char* text : {"", "tcp://", "ipc:///x:1", "tcp://:5", "tcp://gpu-1:5", "tcp://::1:5"})
     EXPECT_EQ(address_of_endpoint(text), "") << text;
+}
+
+TEST(Loopback, IsNotWhatOnlyLooksLikeIt) {
+  for (const char* address : {"127.0.0.1", "127.1.2.3", "::1"}) EXPECT_TRUE(is_loopback(address));
+  for (const char* address : {"", "10.0.0.127", "127.evil", "fe80::1", "12.7.0.1"})
+    EXPECT_FALSE(is_loopback(address)) << address;
 }
 
 TEST(AddressTowards, IsTheLoopbackOnTheWayToOurselves) {
@@ -107,11 +118,16 @@ ProgramEnd ended(int code, const std::string& errors) {
   return end;
 }
 
+constexpr const char* kOldSystem =
+    "/opt/surefoot-node: /lib/libc.so.6: version `GLIBC_2.36' not found (required by "
+    "/opt/surefoot-node)\n";
+
 TEST(Failures, OfSshAreNamedWithWhatTheUserCanDo) {
   struct Case {
     ProgramEnd end;
     Code code;
     const char* says;
+    const char* bundle = "";
   };
   ProgramEnd late;
   late.why = ProgramEnd::Why::kDeadline;
@@ -127,14 +143,18 @@ TEST(Failures, OfSshAreNamedWithWhatTheUserCanDo) {
       {ended(127, "sh: 1: exec: /opt/surefoot-node: not found\n"), Code::kInvalid,
        "has no /opt/surefoot-node"},
       {ended(127, "/opt/surefoot-node: error while loading shared libraries: libzmq.so.5: ...\n"),
-       Code::kInvalid, "libzmq"},
+       Code::kInvalid, "libzmq.so.5: ... (resources.bundle brings"},
+      {ended(1, kOldSystem), Code::kInvalid, "(resources.bundle brings"},
+      {ended(1, kOldSystem), Code::kInvalid, "newer than this machine's", "/b.tgz"},
+      {ended(127, "sh: 1: exec: bin/surefoot-node: not found\n"), Code::kInvalid, "/b.tgz must be",
+       "/b.tgz"},
       {ended(126, "Permission denied\n"), Code::kInvalid, "has no"},
       {ended(64, "has Surefoot 0.0.9, and 0.1.0 is asked for\n"), Code::kInvalid, "0.0.9"},
       {ended(66, "no space\n"), Code::kRetry, "a: no space"},
       {late, Code::kRetry, "did not come back"},
   };
   for (const Case& one : cases) {
-    const Error found = reason_of_failure("a", "/opt/surefoot-node", one.end);
+    const Error found = reason_of_failure("a", "/opt/surefoot-node", one.end, one.bundle);
     EXPECT_EQ(found.code, one.code) << found.message;
     EXPECT_THAT(found.message, HasSubstr(one.says));
     EXPECT_EQ(found.message.rfind("a: ", 0), 0u) << found.message;
@@ -171,6 +191,7 @@ class FakeSsh : public testing::Test {
     settings_.directory = root_ / "there" / "run";
     settings_.arena_folder = arena_folder((root_ / "shm").string(), settings_.job_id);
     settings_.programs = programs_folder();
+    ::unsetenv("SSH_CONNECTION");
     // Notes its arguments and environment, then runs the last argument as sshd would.
     settings_.ssh = ssh("shift $(($# - 1)); exec /bin/sh -c \"$1\"");
   }
@@ -250,6 +271,73 @@ TEST_F(FakeSsh, ItsNextLifeHasTheSameKeysWhoeverStartsIt) {
   EXPECT_TRUE(ask(again->endpoint));
 }
 
+// A machine to which ssh does not tell by which address it came in.
+TEST_F(FakeSsh, OneThatListensOnItsLoopbackOnlyIsNamed) {
+  const std::string run = "shift $(($# - 1)); unset SSH_CONNECTION; /bin/sh -c \"$1\"";
+  settings_.ssh = ssh(run + " | sed 's/\"boot\":[0-9]*/\"boot\":1/'");
+  const auto access = start();
+  ASSERT_FALSE(access);
+  EXPECT_EQ(access.error().code, Code::kInvalid);
+  EXPECT_THAT(access.error().message, HasSubstr("gpu-1: its service listens on 127.0.0.1 only"));
+  EXPECT_THAT(access.error().message, HasSubstr("set resources.network"));
+}
+
+TEST_F(FakeSsh, OnceANetworkIsGivenTheServiceMovesThereFromTheLoopback) {
+  const auto own = interface_addresses();
+  const auto outer = std::find_if(own.begin(), own.end(), [](const InterfaceAddress& one) {
+    return !is_loopback(one.address) && one.address.find(':') == std::string::npos;
+  });
+  if (outer == own.end()) GTEST_SKIP() << "this machine has a loopback only";
+  const auto before = start();
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_EQ(before->address, "127.0.0.1");
+  settings_.job += "resources: {network: " + outer->address + "/32}\n";
+  const auto access = start();
+  ASSERT_TRUE(access) << access.error().message;
+  EXPECT_EQ(access->address, outer->address);
+  EXPECT_TRUE(ask(access->endpoint));
+  EXPECT_EQ(ask(start()->endpoint)->status().pid(), ask(access->endpoint)->status().pid());
+}
+
+// As logind does at log-out.
+TEST_F(FakeSsh, WhatItHasPlacedComesAgainWithAFolderThatSomebodyRemoved) {
+  const auto access = start();
+  ASSERT_TRUE(access) << access.error().message;
+  const std::string keys = *read_file(node_keys(settings_.arena_folder));
+  const std::string listen = *read_file(node_listen(settings_.arena_folder));
+  // As the next bootstrap would; the service runs on.
+  settings_.job += "# changed\n";
+  ASSERT_TRUE(start());
+  std::this_thread::sleep_for(1500ms);  // it looks once a second
+  fs::remove_all(settings_.arena_folder);
+  for (const Time late = now() + kPatience; now() < late; std::this_thread::sleep_for(5ms)) {
+    if (fs::exists(settings_.arena_folder / "service.sock")) break;
+  }
+  EXPECT_TRUE(ask(access->endpoint));
+  EXPECT_EQ(*read_file(node_job_file(settings_.arena_folder)), settings_.job);
+  EXPECT_EQ(*read_file(node_keys(settings_.arena_folder)), keys);
+  EXPECT_EQ(*read_file(node_listen(settings_.arena_folder)), listen);
+  struct stat info {};
+  ASSERT_EQ(::stat(node_keys(settings_.arena_folder).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  // What a launch over several machines begins there.
+  service::Request request;
+  request.mutable_launch()->set_attempt(1);
+  request.mutable_launch()->set_command(
+      "cd " + shell_quoted(root_.string()) + " && " +
+      shell_quoted((node_programs(settings_.arena_folder) / "surefoot-node").string()) +
+      " 2> said.new; mv said.new said");
+  request.mutable_launch()->set_log_folder((settings_.directory / "logs" / "attempt-001").string());
+  ServiceClient client(ServiceAddress::elsewhere(access->endpoint, client_half(settings_.keys)),
+                       settings_.job_id);
+  const auto launched = client.call(request, now() + kPatience);
+  ASSERT_TRUE(launched) << launched.error().message;
+  for (const Time late = now() + kPatience; now() < late; std::this_thread::sleep_for(5ms)) {
+    if (fs::exists(root_ / "said")) break;
+  }
+  EXPECT_THAT(*read_file(root_ / "said"), HasSubstr("usage: surefoot-node"));
+}
+
 TEST_F(FakeSsh, ListensOnOneOfThePortsThatAreAllowed) {
   settings_.job += "resources: {network: lo, ports: 42100-42199}\n";
   const auto access = start();
@@ -263,7 +351,7 @@ TEST_F(FakeSsh, SaysNothingSecretInArgumentsOrEnvironment) {
   ASSERT_TRUE(start());
   const std::string seen = *read_file(root_ / "seen");
   EXPECT_THAT(seen, HasSubstr("BatchMode=yes"));
-  EXPECT_THAT(seen, HasSubstr("gpu-1"));
+  EXPECT_THAT(seen, HasSubstr("gpu-1\nexec /bin/sh -c '")) << "for any log-in shell";
   for (const std::string& key :
        {settings_.keys.server_secret, settings_.keys.client_secret, settings_.keys.client_public})
     EXPECT_THAT(seen, Not(HasSubstr(key)));
@@ -305,6 +393,11 @@ TEST_F(FakeSsh, OneThatHangsIsGivenUpAtTheDeadlineOrWhenAskedTo) {
   const auto late = bootstrap("gpu-1", settings_, now() + 100ms);
   EXPECT_EQ(late.error().code, Code::kRetry);
   EXPECT_THAT(late.error().message, HasSubstr("in time"));
+  const Fd stop(::eventfd(1, EFD_CLOEXEC));  // can be read
+  const Time begun = now();
+  const auto stopped = bootstrap("gpu-1", settings_, begun + 1h, stop.get());
+  EXPECT_EQ(stopped.error().code, Code::kRetry);
+  EXPECT_LT(now() - begun, kPatience);
 }
 
 TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
@@ -338,17 +431,44 @@ TEST_F(FakeSsh, ABundleIsBroughtOnceAndIsWhatRunsThere) {
   pack("two");
   EXPECT_TRUE(start());
   EXPECT_EQ(kept(), 2) << "another content, another folder, and nothing half done";
+  // There, but it lacks a library: not sent again and again.
+  pack("three\necho 'x: error while loading shared libraries: libx.so: none' >&2; exit 127");
+  EXPECT_THAT(start().error().message, HasSubstr("libx.so"));
+  const auto sends = [this] {
+    const std::string all = *read_file(root_ / "seen");
+    std::size_t count = 0;
+    for (auto at = all.find("tar -xzf"); at != all.npos; at = all.find("tar -xzf", at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(sends(), 3u);
+  EXPECT_THAT(start().error().message, HasSubstr("or lacks a library"));
+  EXPECT_EQ(sends(), 3u);
+  EXPECT_EQ(kept(), 3);
   // Cut off on its way.
   fs::resize_file(root_ / "b.tgz", 100);
   const auto cut = start();
   ASSERT_FALSE(cut);
-  EXPECT_EQ(kept(), 2);
+  EXPECT_EQ(kept(), 3);
 }
 
 TEST_F(FakeSsh, AnArenaFolderThatIsOpenToOthersIsRefused) {
   fs::create_directories(settings_.arena_folder);
   fs::permissions(settings_.arena_folder, fs::perms(0755));
   EXPECT_THAT(start().error().message, HasSubstr("open to others"));
+}
+
+TEST(StartReplies, AreFoundInWhatALoginSaysAndNameAHost) {
+  const StartReply reply{"tcp://10.0.0.5:4000", "gpu-1", 7};
+  const auto back = parse_start_reply("welcome\n" + to_text(reply) + "bye\n");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(to_text(*back), to_text(reply));
+  // A log is named by it.
+  for (const char* host : {"", "../../x", "a/b", "a b", "a\nb", "\x1b[2J"})
+    EXPECT_EQ(parse_start_reply(to_text(StartReply{reply.endpoint, host, 7})).error().code,
+              Code::kInvalid)
+        << host;
+  EXPECT_FALSE(parse_start_reply("x" + to_text(reply)));
+  EXPECT_FALSE(parse_start_reply(to_text(StartReply{"tcp://:1", "gpu-1", 7})));
 }
 
 TEST(StartRequests, ThatAreCutOrChangedAreRefusedAndNeverRepeated) {

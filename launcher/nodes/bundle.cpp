@@ -37,9 +37,11 @@ std::string Bundle::folder() const {
 }
 
 std::string Bundle::unpack_command() const {
+  // Machines that share a home may do this at once, and with the same process number.
   return fmt::format(
-      "to={}; new=$to.$$; mkdir -p \"$new\" && tar -xzf - -C \"$new\" && "
-      "{{ mv -T \"$new\" \"$to\" 2>/dev/null || test -d \"$to\"; }}; code=$?; rm -rf \"$new\"; "
+      "to={}; mkdir -p \"${{to%/*}}\" && new=$(mktemp -d \"$to.XXXXXX\") || exit; "
+      "tar -xzf - -C \"$new\" && {{ mv -T \"$new\" \"$to\" 2>/dev/null || test -d \"$to\"; }}; "
+      "code=$?; rm -rf \"$new\"; "
       "exit $code",
       folder());
 }

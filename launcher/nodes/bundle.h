@@ -20,9 +20,9 @@ class Bundle {
  public:
   // Reads the whole file for its hash; kInvalid: it cannot be read.
   [[nodiscard]] static Result<Bundle> open(const std::filesystem::path& archive);
-  // Of a machine, for its shell: "${XDG_CACHE_HOME:-$HOME/.cache}"/surefoot/<hash>.
+  // Of a machine, for its /bin/sh: "${XDG_CACHE_HOME:-$HOME/.cache}"/surefoot/<hash>.
   [[nodiscard]] std::string folder() const;
-  // For its shell: takes the archive from standard input. Repeatable, also at once with itself.
+  // For /bin/sh: takes the archive from standard input. Repeatable, also at once with itself.
   [[nodiscard]] std::string unpack_command() const;
   // At the archive's begin; owned by this.
   [[nodiscard]] int file() const;

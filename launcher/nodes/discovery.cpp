@@ -10,43 +10,45 @@
 namespace surefoot {
 namespace {
 
-Result<std::vector<HostSpec>> run_command(const DiscoveryOptions& options, int stop) {
+Look failure(std::string kind, std::string message) {
+  return {error(Code::kRetry, "{}", message), std::move(kind)};
+}
+
+Look run_command(const DiscoveryOptions& options, int stop) {
   ProgramRun run;
   run.argv = {"/bin/sh", "-c", options.command};
   run.directory = options.directory.string();
   run.deadline = now() + options.patience;
   run.stop = stop;
-  SUREFOOT_ASSIGN(const ProgramEnd end, run_program(run));
-  const std::string said = last_line(end.errors);
+  const auto end = run_program(run);
+  if (!end) return {end.error(), "start"};
+  const std::string said = last_line(end->errors);
   const std::string tail = said.empty() ? "" : ": " + said;
-  if (end.why != ProgramEnd::Why::kExited)
-    return error(Code::kRetry, "discovery_command did not end within {:.0f} s{}",
-                 seconds(options.patience), tail);
-  if (end.status.signal != 0)
-    return error(Code::kRetry, "discovery_command was ended by signal {}{}", end.status.signal,
-                 tail);
-  if (end.status.code != 0)
-    return error(Code::kRetry, "discovery_command left with exit code {}{}", end.status.code, tail);
-  if (end.cut) return error(Code::kRetry, "discovery_command prints more than 1 MiB");
-  auto hosts = parse_discovery(end.output);
-  if (!hosts)
-    return error(Code::kRetry, "what discovery_command prints, {}", hosts.error().message);
-  return hosts;
+  if (end->why != ProgramEnd::Why::kExited)
+    return failure("deadline", fmt::format("discovery_command did not end within {:.0f} s{}",
+                                           seconds(options.patience), tail));
+  if (end->status.signal != 0) {
+    const std::string kind = fmt::format("signal {}", end->status.signal);
+    return failure(kind, "discovery_command was ended by " + kind + tail);
+  }
+  if (end->status.code != 0) {
+    const std::string kind = fmt::format("exit code {}", end->status.code);
+    return failure(kind, "discovery_command left with " + kind + tail);
+  }
+  if (end->cut) return failure("size", "discovery_command prints more than 1 MiB");
+  auto hosts = parse_discovery(end->output);
+  if (!hosts) return failure("output", "what discovery_command prints, " + hosts.error().message);
+  return {std::move(hosts), ""};
 }
 
-Result<std::vector<HostSpec>> read_hostfile(const std::filesystem::path& file) {
+Look read_hostfile(const std::filesystem::path& file) {
   auto text = read_file(file);
-  if (!text) return error(Code::kRetry, "hostfile: {}", text.error().message);
-  if (text->size() > kMaxOutputBytes)
-    return error(Code::kRetry, "hostfile {} has more than 1 MiB", file.string());
+  if (!text) return failure("file", "hostfile: " + text.error().message);
+  const std::string name = "hostfile " + file.string();
+  if (text->size() > kMaxOutputBytes) return failure("size", name + " has more than 1 MiB");
   auto hosts = parse_hostfile(*text);
-  if (!hosts) return error(Code::kRetry, "hostfile {}, {}", file.string(), hosts.error().message);
-  return hosts;
-}
-
-// Failures of the same kind differ in what they found.
-std::string kind_of(const std::string& message) {
-  return message.substr(0, message.find("found"));
+  if (!hosts) return failure("output", name + ", " + hosts.error().message);
+  return {std::move(hosts), ""};
 }
 
 }  // namespace
@@ -62,10 +64,10 @@ DiscoveryOptions discovery_options(const config::Resources& resources,
   return options;
 }
 
-Result<std::vector<HostSpec>> discover(const DiscoveryOptions& options, int stop) {
+Look discover(const DiscoveryOptions& options, int stop) {
   if (!options.command.empty()) return run_command(options, stop);
   if (!options.hostfile.empty()) return read_hostfile(options.hostfile);
-  return parse_hosts(options.hosts);
+  return {parse_hosts(options.hosts), "hosts"};
 }
 
 Discovery::Discovery(DiscoveryOptions options)
@@ -94,23 +96,22 @@ void Discovery::run() {
   while (!closing_) {
     const Time next = now() + options_.interval;
     lock.unlock();
-    const auto found = discover(options_, stop_.get());
+    const Look look = discover(options_, stop_.get());
     lock.lock();
     if (closing_) return;
-    note(found);
+    note(look);
     changed_.wait_until(lock, next, [this] { return closing_; });
   }
 }
 
-void Discovery::note(const Result<std::vector<HostSpec>>& found) {
-  if (!found) {
-    if (complained_.insert(kind_of(found.error().message)).second)
-      complaint_ = found.error().message;
+void Discovery::note(const Look& look) {
+  if (!look.hosts) {
+    if (complained_.insert(look.kind).second) complaint_ = look.hosts.error().message;
     return;
   }
   complained_.clear();
-  if (newest_ == *found) return;
-  newest_ = *found;
+  if (newest_ == *look.hosts) return;
+  newest_ = *look.hosts;
   taken_ = false;
 }
 

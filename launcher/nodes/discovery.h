@@ -39,8 +39,12 @@ struct DiscoveryOptions {
                                                  const std::filesystem::path& job_directory);
 
 // One look. kRetry: it failed and may work later.
-[[nodiscard]] Result<std::vector<HostSpec>> discover(const DiscoveryOptions& options,
-                                                     int stop = -1);
+struct Look {
+  Result<std::vector<HostSpec>> hosts;
+  std::string kind;  // of the failure: "deadline", "signal 9", "exit code 7", "output", ... Its
+                     // message may be another one each time
+};
+[[nodiscard]] Look discover(const DiscoveryOptions& options, int stop = -1);
 
 class Discovery {
  public:
@@ -56,7 +60,7 @@ class Discovery {
 
  private:
   void run();
-  void note(const Result<std::vector<HostSpec>>& found);
+  void note(const Look& look);
 
   DiscoveryOptions options_;
   Fd stop_;
@@ -66,7 +70,7 @@ class Discovery {
   std::optional<std::vector<HostSpec>> newest_;
   bool taken_ = true;
   std::optional<std::string> complaint_;
-  std::set<std::string> complained_;
+  std::set<std::string> complained_;  // kinds
   std::thread thread_;
 };
 

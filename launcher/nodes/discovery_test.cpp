@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -16,7 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 namespace fs = std::filesystem;
 constexpr Duration kPatience = 20s;
 
@@ -37,6 +40,26 @@ class Folder : public testing::Test {
       if (now() > end) return false;
     }
     return true;
+  }
+  // Those in `pids`, once there are as many.
+  [[nodiscard]] std::vector<ProcessId> processes_noted(std::size_t count) const {
+    std::vector<ProcessId> found;
+    (void)eventually([&] {
+      found.clear();
+      std::ifstream pids(root_ / "pids");
+      for (pid_t pid = 0; pids >> pid;) {
+        if (const auto process = process_of(pid)) found.push_back(*process);
+      }
+      return found.size() >= count;
+    });
+    return found;
+  }
+  // Killed; whoever has adopted them may still have to reap them.
+  static bool all_end(const std::vector<ProcessId>& processes) {
+    return eventually([&] {
+      return std::none_of(processes.begin(), processes.end(),
+                          [](const ProcessId& process) { return is_alive(process); });
+    });
   }
   fs::path root_;
 };
@@ -80,20 +103,19 @@ TEST(RunProgram, KeepsNoMoreThanItsLimitOfWhatNeverEnds) {
   EXPECT_EQ(end->errors, "end\n");
 }
 
-TEST(RunProgram, EndsTheWholeProcessGroupAtTheDeadline) {
-  ProgramRun run = shell("sleep 1000 & echo $!; exec sleep 1000");
-  run.deadline = now() + 200ms;
+TEST_F(Folder, RunProgramEndsTheWholeProcessGroupAtTheDeadline) {
+  ProgramRun run = shell("sleep 1000 & echo $$ $! > new; mv new pids; exec sleep 1000");
+  const std::string directory = root_.string();
+  run.directory = directory;
+  run.deadline = now() + 3s;  // longer than it takes to begin
+  std::vector<ProcessId> begun;
+  std::jthread looks([&] { begun = processes_noted(2); });
   const auto end = run_program(run);
+  looks.join();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->why, ProgramEnd::Why::kDeadline);
-  const pid_t child = std::atoi(end->output.c_str());
-  ASSERT_GT(child, 1);
-  // Killed; whoever has adopted it may still have to reap it.
-  for (const Time late = now() + kPatience; now() < late; std::this_thread::sleep_for(1ms)) {
-    const auto process = process_of(child);
-    if (!process || !is_alive(*process)) return;
-  }
-  ADD_FAILURE() << "the child lives on";
+  ASSERT_EQ(begun.size(), 2u);
+  EXPECT_TRUE(all_end(begun));
 }
 
 TEST(RunProgram, DoesNotWaitForAChildThatHoldsThePipes) {
@@ -145,7 +167,8 @@ TEST_F(Folder, OfACommandTheLastGoodListStandsAndAFailureIsToldOnce) {
   write("list", "a:2\n");
   DiscoveryOptions options;
   options.command =
-      "echo x >> looks; cat list && ! test -e broken || { echo no API key >&2; exit 7; }";
+      "echo x >> looks; cat list && ! test -e broken || { echo at $(date +%s.%N) no API key >&2; "
+      "exit 7; }";
   options.directory = root_;
   options.interval = 2ms;
   Discovery discovery(options);
@@ -155,10 +178,11 @@ TEST_F(Folder, OfACommandTheLastGoodListStandsAndAFailureIsToldOnce) {
   write("broken", "");
   std::optional<std::string> said;
   ASSERT_TRUE(eventually([&] { return (said = discovery.complaint()).has_value(); }));
-  EXPECT_EQ(*said, "discovery_command left with exit code 7: no API key");
+  EXPECT_THAT(*said, StartsWith("discovery_command left with exit code 7: at "));
+  EXPECT_THAT(*said, EndsWith(" no API key"));
   const auto looks = fs::file_size(root_ / "looks");
   ASSERT_TRUE(eventually([&] { return fs::file_size(root_ / "looks") > looks + 10; }));
-  EXPECT_FALSE(discovery.complaint());
+  EXPECT_FALSE(discovery.complaint()) << "though its words are others each time";
   EXPECT_FALSE(discovery.take());
   fs::remove(root_ / "broken");
   write("list", "a:2\nb\n");
@@ -169,27 +193,28 @@ TEST_F(Folder, OfACommandTheLastGoodListStandsAndAFailureIsToldOnce) {
 
 TEST_F(Folder, AHangingCommandIsEndedAtItsLimitAndWithTheObject) {
   DiscoveryOptions options;
-  options.command = "echo $$ >> pids; sleep 1000";
+  options.command = "sleep 1000 & echo $$ $! > new; mv new pids; wait";
   options.directory = root_;
-  options.interval = 2ms;
-  options.patience = 100ms;
+  options.interval = 1h;
+  options.patience = 3s;  // longer than it takes to begin
   {
     Discovery discovery(options);
+    const auto begun = processes_noted(2);
+    ASSERT_EQ(begun.size(), 2u);
     std::optional<std::string> said;
     ASSERT_TRUE(eventually([&] { return (said = discovery.complaint()).has_value(); }));
     EXPECT_THAT(*said, HasSubstr("did not end"));
+    EXPECT_TRUE(all_end(begun));
   }
+  fs::remove(root_ / "pids");
   options.patience = 1h;
-  const auto before = fs::file_size(root_ / "pids");
+  std::vector<ProcessId> begun;
   {
     Discovery discovery(options);
-    ASSERT_TRUE(eventually([&] { return fs::file_size(root_ / "pids") > before; }));
+    begun = processes_noted(2);
+    ASSERT_EQ(begun.size(), 2u);
   }
-  std::ifstream pids(root_ / "pids");
-  for (pid_t pid = 0; pids >> pid;) {
-    const auto process = process_of(pid);
-    EXPECT_FALSE(process && is_alive(*process)) << pid;
-  }
+  EXPECT_TRUE(all_end(begun));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "common/address.h"
 #include "common/file.h"
 #include "configs/machines.h"
 
@@ -30,12 +31,8 @@ std::string text_of(const sockaddr* address) {
 }
 
 bool is_v4(const std::string& address) {
-  in_addr bytes{};
-  return ::inet_pton(AF_INET, address.c_str(), &bytes) == 1;
-}
-bool is_v6(const std::string& address) {
-  in6_addr bytes{};
-  return ::inet_pton(AF_INET6, address.c_str(), &bytes) == 1;
+  const auto parsed = parse_address(address);
+  return parsed && !parsed->is_v6();
 }
 
 }  // namespace
@@ -59,6 +56,10 @@ bool is_own_address(const std::string& address) {
                      [&](const InterfaceAddress& one) { return one.address == address; });
 }
 
+bool is_loopback(const std::string& address) {
+  return address == "::1" || (is_v4(address) && address.starts_with("127."));
+}
+
 Result<std::string> choose_address(const std::string& network, const std::string& ssh_connection,
                                    const std::vector<InterfaceAddress>& own) {
   if (network.empty()) {
@@ -66,7 +67,7 @@ Result<std::string> choose_address(const std::string& network, const std::string
     std::istringstream words(ssh_connection);
     std::string client, port, server;
     words >> client >> port >> server;
-    return is_v4(server) || is_v6(server) ? server : std::string("127.0.0.1");
+    return parse_address(server) ? server : std::string("127.0.0.1");
   }
   SUREFOOT_ASSIGN(const Network wanted, parse_network(network));
   std::string found;
@@ -84,28 +85,18 @@ Result<std::string> choose_address(const std::string& network, const std::string
 }
 
 Result<std::string> address_towards(const std::string& peer) {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-  if (::inet_pton(AF_INET, peer.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(9);
-    bytes = sizeof *v4;
-  } else if (::inet_pton(AF_INET6, peer.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(9);
-    bytes = sizeof *v6;
-  } else {
-    return error(Code::kInvalid, "{} is no address in numbers", peer);
-  }
+  auto address = parse_address(peer);
+  if (!address) return error(Code::kInvalid, "{} is no address in numbers", peer);
+  address->set_port(9);  // any will do
   // A datagram socket that is connected has looked up its route, and sent nothing.
-  const Fd fd(::socket(storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage), bytes) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &(bytes = sizeof storage)) !=
-          0)
+  const Fd fd(::socket(address->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), address->name(), address->bytes) != 0)
     return error(Code::kRetry, "there is no way to {}: {}", peer, errno_text(errno));
-  return text_of(reinterpret_cast<const sockaddr*>(&storage));
+  SocketAddress own;
+  own.bytes = sizeof own.storage;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0)
+    return error(Code::kRetry, "there is no way to {}: {}", peer, errno_text(errno));
+  return own.host();
 }
 
 std::string mpi_network(const std::string& network, const std::vector<std::string>& addresses) {
@@ -132,12 +123,8 @@ std::string mpi_network(const std::string& network, const std::vector<std::strin
 }
 
 std::string address_of_endpoint(const std::string& endpoint) {
-  const std::size_t colon = endpoint.rfind(':');
-  if (!endpoint.starts_with("tcp://") || colon <= 6) return "";
-  std::string address = endpoint.substr(6, colon - 6);
-  if (address.starts_with('[') && address.ends_with(']'))
-    address = address.substr(1, address.size() - 2);
-  return address;
+  const auto address = parse_tcp_endpoint(endpoint);
+  return address ? address->host() : "";
 }
 
 }  // namespace surefoot

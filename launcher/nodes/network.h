@@ -17,6 +17,8 @@ struct InterfaceAddress {
 // Of this machine, those that are up.
 [[nodiscard]] std::vector<InterfaceAddress> interface_addresses();
 [[nodiscard]] bool is_own_address(const std::string& address);
+// Means each machine itself, so nobody else gets there by it. Of an address in numbers.
+[[nodiscard]] bool is_loopback(const std::string& address);
 
 // Pure. The address of this machine that its service listens on: in `network` (resources.network;
 // IPv4 first), else the server's address in `ssh_connection` (ssh's SSH_CONNECTION), else

@@ -88,6 +88,25 @@ Result<std::string> endpoint_of(ServiceClient& client, const std::filesystem::pa
   }
 }
 
+// It becomes part of files' names here, and of what people read.
+bool is_host_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
+}
+
+// A service that listens on this machine's loopback only, when others are to reach it: of a start
+// without resources.network, or by a worker. It ends and leaves the memory to its next life.
+Status end_if_unreachable(ServiceClient& client, const std::string& listen, Time deadline) {
+  service::Request request;
+  request.mutable_status()->set_records_from(~std::uint64_t{0});
+  SUREFOOT_ASSIGN(service::Reply reply, client.call(request, deadline));
+  const std::string address = address_of_endpoint(reply.status().endpoint());
+  if (!is_loopback(address) || is_loopback(listen.substr(0, listen.find(' ')))) return {};
+  request.mutable_shutdown();
+  SUREFOOT_ASSIGN(reply, client.call(request, deadline));
+  return {};
+}
+
 }  // namespace
 
 std::string to_text(const StartRequest& request) {
@@ -154,7 +173,9 @@ Result<StartReply> parse_start_reply(std::string_view output) {
   const std::string_view line =
       at_start ? output.substr(at + kReplyMark.size()) : std::string_view();
   const auto json = nlohmann::json::parse(line.substr(0, line.find('\n')), nullptr, false);
-  const bool is_whole = json.is_object() && !address_of_endpoint(text_in(json, "endpoint")).empty();
+  const bool is_whole = json.is_object() &&
+                        !address_of_endpoint(text_in(json, "endpoint")).empty() &&
+                        is_host_name(text_in(json, "host"));
   if (!is_whole || !json.contains("boot") || !json["boot"].is_number_unsigned())
     return error(Code::kInvalid, "it did not answer as surefoot-node does");
   return StartReply{text_in(json, "endpoint"), text_in(json, "host"),
@@ -183,6 +204,18 @@ Status place_node_files(const std::filesystem::path& arena_folder, const NodeFil
   return write_private_file(node_keys(arena_folder), files.keys);
 }
 
+void read_node_files(const std::filesystem::path& arena_folder, NodeFiles& files) {
+  const auto learn = [](const std::filesystem::path& file, std::string& text) {
+    if (auto found = read_file(file)) text = *std::move(found);
+  };
+  learn(node_job_file(arena_folder), files.job);
+  learn(node_listen(arena_folder), files.listen);
+  learn(node_keys(arena_folder), files.keys);
+  std::error_code failed;
+  auto programs = std::filesystem::read_symlink(node_programs(arena_folder), failed);
+  if (!failed) files.programs = std::move(programs);
+}
+
 Result<StartReply> start_here(const StartRequest& request, Time deadline) {
   NodeFiles files{request.job, program_directory(), {}, {}};
   SUREFOOT_TRY(place_node_files(request.arena_folder, files));
@@ -206,6 +239,8 @@ Result<StartReply> start_here(const StartRequest& request, Time deadline) {
   launch.job_file = node_job_file(request.arena_folder);
   launch.job_directory = request.directory;
   launch.supervised = true;
+  SUREFOOT_TRY(ensure_service(client, launch, deadline));
+  SUREFOOT_TRY(end_if_unreachable(client, files.listen, deadline));
   SUREFOOT_TRY(ensure_service(client, launch, deadline));
   SUREFOOT_ASSIGN(const std::string endpoint,
                   endpoint_of(client, directory.logs() / "node.log", deadline));

@@ -57,6 +57,8 @@ struct NodeFiles {
   std::string listen;
 };
 Status place_node_files(const std::filesystem::path& arena_folder, const NodeFiles& files);
+// What lies there now goes into `files`; what does not stays in it as it was.
+void read_node_files(const std::filesystem::path& arena_folder, NodeFiles& files);
 [[nodiscard]] std::filesystem::path node_job_file(const std::filesystem::path& arena_folder);
 [[nodiscard]] std::filesystem::path node_programs(const std::filesystem::path& arena_folder);
 [[nodiscard]] std::filesystem::path node_keys(const std::filesystem::path& arena_folder);

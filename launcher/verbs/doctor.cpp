@@ -326,7 +326,8 @@ void add_hosts(const Subject& subject, std::vector<Check>& checks) {
                       options.patience = kPatience;
                       if (by_command && !fs::exists(options.directory))
                         options.directory = subject.job_file.parent_path();
-                      const auto hosts = discover(options, asked.stop);
+                      const Result<std::vector<HostSpec>> hosts =
+                          discover(options, asked.stop).hosts;
                       if (!hosts)
                         return asked.say(bad("host", hosts.error().message,
                                              "resources.hostfile, "

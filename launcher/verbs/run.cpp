@@ -128,6 +128,8 @@ bool is_finished(const supervisor::History& history, const config::Job& job) {
 }
 
 Result<int> run_job(const Request& request, Console& console) {
+  // A dozen for each machine, and some for what is being started there.
+  raise_descriptor_limit();
   SUREFOOT_TRY(check_programs());
   SUREFOOT_ASSIGN(const std::string id, request.directory.job_id(request.job.name()));
   SUREFOOT_ASSIGN(auto journal, Journal::open(request.directory.root, id, request.job.name()));
