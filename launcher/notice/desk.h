@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "checkpoint/service.h"
+#include "launcher/fleet.h"
 #include "launcher/notice/notice.h"
 
 namespace surefoot::notice {
 
 inline constexpr Duration kNear = std::chrono::minutes(5);
-// A machine that is still here so long after its deadline was spared; as the supervisor's
-// kOutlivedNotice.
-inline constexpr Duration kOutlived = std::chrono::minutes(2);
+// A machine that is still here so long after its deadline was spared, as for the supervisor.
+inline constexpr Duration kOutlived = supervisor::kOutlivedNotice;
 
 // Pure. `standing`: every notice that has come and is not over. Of `checkpoint` nothing is said.
 [[nodiscard]] MachineNotices decide_notices(std::span<const Notice> standing, Time now);
