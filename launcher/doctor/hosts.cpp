@@ -17,11 +17,10 @@ constexpr std::string_view kMark = "surefoot-doctor ";
 
 std::string host_command(const std::string& folder) {
   // One line: what a log-in prints stands before it.
-  const std::string script = fmt::format(
+  return fmt::format(
       "n=0; o=0; test -x {} && n=1; command -v orted >/dev/null && o=1; "
       "echo; echo \"{}$n $o $SSH_CONNECTION\"",
       shell_quoted(folder + "/surefoot-node"), kMark);
-  return "exec sh -c " + shell_quoted(script);
 }
 
 HostFacts host_facts(const std::string& name, const std::string& folder,

@@ -33,11 +33,6 @@ bool cannot_be_loaded(const ProgramEnd& end) {
          has(end.errors, "' not found (required by ");
 }
 
-// The user's log-in shell may be one that understands little of what ours does.
-std::string for_any_shell(const std::string& command) {
-  return "exec /bin/sh -c " + shell_quoted(command);
-}
-
 Result<NodeAccess> bootstrap_here(const BootstrapSettings& settings, Time deadline) {
   SUREFOOT_TRY(place_node_files(settings.arena_folder, {settings.job, settings.programs, {}, {}}));
   ServiceClient client(settings.arena_folder, settings.job_id);
@@ -66,13 +61,12 @@ Result<NodeAccess> bootstrap_there(const SshTarget& target, const BootstrapSetti
   const std::string request =
       to_text(StartRequest{settings.job_id, settings.directory, settings.arena_folder, settings.job,
                            to_text(server_half(settings.keys))});
-  ProgramRun run =
-      ssh_run(target.ssh, target.name, for_any_shell(command), target.deadline, target.stop);
+  ProgramRun run = ssh_run(target.ssh, target.name, command, target.deadline, target.stop);
   run.input = request;
   SUREFOOT_ASSIGN(ProgramEnd end, run_program(run));
   if (bundle && end.status.code == kNoProgram && !cannot_be_loaded(end)) {
-    ProgramRun sending = ssh_run(target.ssh, target.name, for_any_shell(bundle->unpack_command()),
-                                 target.deadline, target.stop);
+    ProgramRun sending =
+        ssh_run(target.ssh, target.name, bundle->unpack_command(), target.deadline, target.stop);
     sending.input_file = bundle->file();
     SUREFOOT_ASSIGN(const ProgramEnd sent, run_program(sending));
     if (!sent.succeeded()) return reason_of_failure(target.name, "tar", sent);
@@ -113,7 +107,9 @@ ProgramRun ssh_run(const std::string& ssh, const std::string& name, const std::s
   run.argv = {"/bin/sh", "-c", ssh + " \"$@\"", "ssh", "-o", "BatchMode=yes", "-o",
               fmt::format("ConnectTimeout={}", std::max<std::int64_t>(left.count(), 1)),
               // So that it ends by itself when we and the machine are both gone.
-              "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", name, command};
+              "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", name,
+              // The log-in shell may be one that understands little of what ours does.
+              "exec /bin/sh -c " + shell_quoted(command)};
   run.deadline = deadline;
   run.stop = stop;
   return run;

@@ -1,12 +1,11 @@
 // Has the job's service run on a machine, over ssh or on this one, and says how it is reached.
 //
-//   ssh -o BatchMode=yes -o ConnectTimeout=N ... NAME 'exec /bin/sh -c "exec PATH/surefoot-node
-//   ..."'
+//   ssh -o BatchMode=yes ... NAME 'exec /bin/sh -c "exec PATH/surefoot-node --from-stdin"'
 //
-// (whatever the user's log-in shell is) with keys and job file on standard input (start_request.h).
-// ssh returns once the service answers on its own machine, detached; whether it can be reached from
-// here only a call to the endpoint tells. What is there already is found and stays as it is, so
-// this may be repeated at any time, and at once from several threads for several machines.
+// with keys and job file on standard input (start_request.h). ssh returns once the service answers
+// on its own machine, detached; whether it can be reached from here only a call to the endpoint
+// tells. What is there already is found and stays as it is, so this may be repeated at any time,
+// and at once from several threads for several machines.
 //
 // Where a bundle is named the machine runs it from ~/.cache/surefoot/<hash>/ (XDG_CACHE_HOME if
 // set), and gets it when it has none of that hash.
@@ -56,8 +55,8 @@ struct BootstrapSettings {
                                            const BootstrapSettings& settings, Time deadline,
                                            int stop = -1);
 
-// How `command` is run on a machine: `ssh` (resources.ssh) without a question asked, ended by
-// itself when we and the machine are both gone.
+// How `command`, for /bin/sh whatever the user's log-in shell is, is run on a machine: `ssh`
+// (resources.ssh) without a question asked, ended by itself when we and the machine are both gone.
 [[nodiscard]] ProgramRun ssh_run(const std::string& ssh, const std::string& name,
                                  const std::string& command, Time deadline, int stop = -1);
 
