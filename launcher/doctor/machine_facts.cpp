@@ -14,6 +14,7 @@
 #include "checkpoint/arena.h"
 #include "checkpoint/arena_space.h"
 #include "common/file.h"
+#include "launcher/doctor/links.h"
 #include "launcher/doctor/machine.h"
 
 namespace surefoot::doctor {
@@ -109,17 +110,6 @@ Limit limit_of(__rlimit_resource_t resource) {
   return {limit.rlim_cur, limit.rlim_max};
 }
 
-bool has_active_rdma(const fs::path& root) {
-  std::error_code none;
-  for (const auto& device : fs::directory_iterator(root / "sys/class/infiniband", none)) {
-    std::error_code no_ports;
-    for (const auto& port : fs::directory_iterator(device.path() / "ports", no_ports)) {
-      if (line_in(port.path() / "state").find("ACTIVE") != std::string::npos) return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 ProcessorFacts look_at_processors(const fs::path& root) {
@@ -166,7 +156,9 @@ LimitFacts look_at_limits(const fs::path& root) {
   facts.locked_bytes = limit_of(RLIMIT_MEMLOCK);
   facts.core_bytes = limit_of(RLIMIT_CORE);
   facts.core_pattern = line_in(root / "proc/sys/kernel/core_pattern");
-  facts.rdma = has_active_rdma(root);
+  const std::vector<RdmaPort> ports = look_at_rdma(root);
+  facts.rdma = std::any_of(ports.begin(), ports.end(),
+                           [](const RdmaPort& port) { return port.state == "ACTIVE"; });
   return facts;
 }
 
