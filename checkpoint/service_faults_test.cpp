@@ -1,5 +1,7 @@
 // The service under fire: killed at any moment, spoken to by strangers, with a store that fails.
+#include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
 #include <thread>
 #include <zmq.hpp>
@@ -461,6 +463,24 @@ TEST_F(ServiceTest, SaysSoWhenTheDiskIsFullAndTrainsOn) {
   }
   kill_service();
   ::umount(disk.c_str());
+}
+
+// A pipe to which nothing is written stands for a file on a disk that does not answer.
+TEST_F(ServiceTest, EndsThoughAThreadHangsOnADisk) {
+  start();
+  const auto process = service_process();
+  ASSERT_TRUE(process);
+  const auto pipe = launch_.job_directory / "job.json";
+  ASSERT_TRUE(std::filesystem::remove(pipe));
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Fd held;  // open once the thread that looks at the job directory reads
+  ASSERT_TRUE(eventually([&] {
+    held = Fd(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return static_cast<bool>(held);
+  }));
+  ASSERT_TRUE(shut_down(false, false));
+  EXPECT_TRUE(eventually([&] { return !is_alive(*process); }));
+  EXPECT_TRUE(logged("hangs"));
 }
 
 TEST_F(ServiceTest, NamesAnArenaFolderThatIsTooSmall) {

@@ -121,8 +121,12 @@ void ServiceImpl::look_at_endings() {
       return true;
     }
     if (now() < ending.deadline) return false;
-    const Error failed = error(Code::kRestart, "{} processes do not end after SIGKILL, first {}",
-                               left.size(), left.empty() ? 0 : left.front().pid);
+    const Error failed =
+        left.empty() ? error(Code::kRestart,
+                             "a process that may be of an earlier attempt hides its environment "
+                             "and does not end")
+                     : error(Code::kRestart, "{} processes do not end after SIGKILL, first {}",
+                             left.size(), left.front().pid);
     if (ending.peer) reply(*ending.peer, failed);
     if (!ending.peer) spdlog::error("{}", failed.message);
     return true;

@@ -1,5 +1,4 @@
 // The service as a real process: a gang's life, checkpoints, restore, finish, its own end.
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "checkpoint/service_test_util.h"
@@ -468,24 +467,6 @@ TEST_F(ServiceTest, ASecondOneFindsTheFirstAndLeaves) {
   EXPECT_NE(said.find(std::to_string(first->pid)), std::string::npos) << said;
   EXPECT_EQ(service_process(), first);
   EXPECT_EQ(status().pid(), first->pid);
-}
-
-// A pipe to which nothing is written stands for a file on a disk that does not answer.
-TEST_F(ServiceTest, EndsThoughAThreadHangsOnADisk) {
-  start();
-  const auto process = service_process();
-  ASSERT_TRUE(process);
-  const auto pipe = launch_.job_directory / "job.json";
-  ASSERT_TRUE(std::filesystem::remove(pipe));
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  Fd held;  // open once the thread that looks at the job directory reads
-  ASSERT_TRUE(eventually([&] {
-    held = Fd(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    return static_cast<bool>(held);
-  }));
-  ASSERT_TRUE(shut_down(false, false));
-  EXPECT_TRUE(eventually([&] { return !is_alive(*process); }));
-  EXPECT_TRUE(logged("hangs"));
 }
 
 TEST_F(ServiceTest, GivesTheNextGangNewMemoryWhenTheFileWasRemoved) {

@@ -38,15 +38,15 @@ struct ProcessId {
 [[nodiscard]] std::string environment_of(const ProcessId& process);
 // `entry` ("KEY=value") is one of the block's.
 [[nodiscard]] bool has_entry(std::string_view environment_block, std::string_view entry);
-// Those that run in the session that `leader` began, itself included. When it has ended, and been
-// waited for, its number may name somebody else's session: then only those count that have `mark`
-// in their environment. Nobody after a reboot.
 struct SessionProcesses {
   std::vector<ProcessId> members;
   // One of our user's is there too whose environment says nothing. Just beginning another program:
   // look again before it is taken for a stranger. It may not be ended.
   bool maybe_more = false;
 };
+// Those that run in the session that `leader` began, itself included. When it has ended, and been
+// waited for, its number may name somebody else's session: then only those count that have `mark`
+// in their environment. Nobody after a reboot.
 [[nodiscard]] SessionProcesses session_of(const ProcessId& leader, std::string_view mark);
 
 // Sends a signal to exactly this process (by pidfd). kNotFound: it is gone already.
