@@ -194,7 +194,7 @@ void check_notices(const config::Recovery& recovery, Checker& check) {
   };
   check.require(!named(config::Recovery::file) || !recovery.notice_file().empty(),
                 {"recovery.notices"},
-                "found file without a recovery.notice_file, allowed are both or neither");
+                "found file, allowed with a recovery.notice_file to wait for");
   const auto listen = parse_listen(recovery.notice_listen());
   check.require(listen.has_value(), {"recovery.notice_listen"}, "found {}, {}",
                 quote(recovery.notice_listen()), listen ? "" : listen.error().message);

@@ -1,6 +1,5 @@
 #include "configs/notices.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "configs/store_url.h"
