@@ -16,18 +16,22 @@ on() { "$bin/surefoot-cluster" --cluster "$cluster" "$@" >/dev/null; }
 trap 'on down 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 count() { grep -c -- "$1" "$log" || true; }
-again() {  # until the screen has this more than $2 times
+await() {  # what is waited for, and the command that says whether it has come
+  what="$1"
+  shift
   tries=0
-  while [ "$(count "$1")" -le "$2" ]; do
+  until "$@"; do
     tries=$((tries + 1))
     if [ "$tries" -gt 3000 ] || [ -e "$work/over" ]; then
-      echo "\"$1\" does not come:" >&2
+      echo "$what does not come:" >&2
       tail -n 20 "$log" >&2
       exit 1
     fi
     sleep 0.1
   done
 }
+said_more() { [ "$(count "$1")" -gt "$2" ]; }  # the screen has this more than $2 times
+has_stepped() { [ "$(newest | cut -d' ' -f1)" = "$1" ]; }
 # "ATTEMPT TIME SECONDS_A_STEP" of the newest finished step; and of the first of a later attempt than $1.
 newest() { grep '"kind":"train"' "$metrics" | tail -n 1 | fields; }
 first_after() {
@@ -35,18 +39,9 @@ first_after() {
 }
 fields() { sed -n 's/.*"attempt":\([0-9]*\),.*"samples_per_second":\([0-9.e+]*\),.*"time":\([0-9.]*\).*/\1 \3 \2/p' | awk '{ print $1, $2, 48 / $3 }'; }
 whole() {  # until all three machines take part and have finished a step
-  again "on 3 machines" "$1"
+  await "a gang of 3" said_more "on 3 machines" "$1"
   attempt="$(sed -n 's/.*attempt \([0-9]*\): starting . workers on 3 machines.*/\1/p' "$log" | tail -n 1)"
-  tries=0
-  until [ "$(newest | cut -d' ' -f1)" = "$attempt" ]; do
-    tries=$((tries + 1))
-    if [ "$tries" -gt 600 ] || [ -e "$work/over" ]; then
-      echo "attempt $attempt makes no step:" >&2
-      tail -n 20 "$log" >&2
-      exit 1
-    fi
-    sleep 0.1
-  done
+  await "a step of attempt $attempt" has_stepped "$attempt"
   sleep 3  # so that the step's time is that of a running gang
 }
 
@@ -65,7 +60,7 @@ measure() {  # name, what is done to host2, seconds beside the step that are the
   before="$(newest)"
   begin="$(date +%s.%N)"
   eval "$2"
-  again "back at work" "$seen"
+  await "the next step" said_more "back at work" "$seen"
   after="$(first_after "${before%% *}")"
   said="$(grep "back at work" "$log" | sed -n "$((seen + 1))s/.*back at work after //p")"
   echo "$after" | awk -v name="$1" -v begin="$begin" -v base="$3" -v said="$said" -v step="${before##* }" \
