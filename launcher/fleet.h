@@ -116,8 +116,8 @@ struct Member {
 
 // The machines for the next attempt: those that are usable and alike, at most max_nodes, no more
 // workers than a step has micro-batches; machines with the newest snapshots first, the list's order
-// otherwise, and the result in the list's order. Fewer than min_nodes:
-// none. What the machines must be alike in: `reference`, where that is known.
+// otherwise, and the result in the list's order. None when they are fewer than min_nodes. What the
+// machines must be alike in: `reference`, where that is known.
 [[nodiscard]] std::vector<Member> choose(const FleetRules& rules, const Fleet& fleet,
                                          const NodeFacts& reference);
 
