@@ -17,7 +17,6 @@ namespace core = supervisor;
 constexpr Duration kServiceStart = 25s;
 constexpr Duration kEndHere = 3s;
 constexpr Duration kServiceSilence = 5s;  // arbitrary; of the only machine, whose process is seen
-constexpr Duration kNoticeLeft = 30s;     // of a machine that names no time: what clouds give
 
 }  // namespace
 
@@ -198,7 +197,7 @@ void Machines::tell_everyone(const core::Fleet& fleet, std::int64_t action) {
   for (auto& [node, machine] : machines_) {
     if (!fleet[node].up()) continue;
     telling_.open.insert(node);
-    const Time leaves = fleet[node].leaves_at.value_or(now() + kNoticeLeft);
+    const Time leaves = fleet[node].leaves_at.value_or(now() + core::kUsualNotice);
     machine.commands->start([this, link = machine.link, leaves, node = node, name = machine.name,
                              round = telling_.number]() -> Inbox::Item {
       const Status asked = link->tell_everyone(leaves);
