@@ -33,10 +33,9 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/numbers.h"
 
 namespace surefoot {
-
-inline constexpr std::int64_t kBlockElements = 4096;
 
 struct ElementRange {
   std::int64_t begin = 0;
@@ -56,6 +55,10 @@ struct ReducerOptions {
   int micro_batches = 1;                   // M of the whole step; at least as many as ranks
   std::int64_t bucket_elements = 1 << 19;  // rounded up to a multiple of ranks * kBlockElements
   std::vector<Place> places;               // by rank
+  // Every node of the tree over a gradient, leaves included, is rounded to this, whether it is sent
+  // or added where it lies: so bits do not depend on P here either. Buffers are fp32 always: they
+  // are state. On a device only (device_reducer.h).
+  NumberFormat communicate_in = NumberFormat::kFp32;
 };
 
 struct ControlWord {
