@@ -54,11 +54,6 @@ void ClosingExchange::begin_step() {
   }
 }
 
-void ClosingExchange::set_loss(int index, double loss) {
-  Part& part = parts_[static_cast<std::size_t>(communicator_.rank())];
-  part.words[kHeaderWords + static_cast<std::size_t>(index)] = std::bit_cast<std::uint64_t>(loss);
-}
-
 void ClosingExchange::set_square_sum(std::int64_t block_begin, double square_sum) {
   const auto block = static_cast<std::size_t>(block_begin / kBlockElements);
   SUREFOOT_CHECK(owner_of_block_[block] == communicator_.rank());
@@ -67,10 +62,14 @@ void ClosingExchange::set_square_sum(std::int64_t block_begin, double square_sum
       std::bit_cast<std::uint64_t>(square_sum);
 }
 
-Result<ReducedStep> ClosingExchange::finish(const ControlWord& mine, Time deadline) {
+Result<ReducedStep> ClosingExchange::finish(const ControlWord& mine, std::span<const double> losses,
+                                            Time deadline) {
   Part& own = parts_[static_cast<std::size_t>(communicator_.rank())];
+  SUREFOOT_CHECK(static_cast<int>(losses.size()) == own.losses);
   own.words[0] = mine.bits;
   std::copy(mine.must_match.begin(), mine.must_match.end(), own.words.begin() + 1);
+  std::transform(losses.begin(), losses.end(), own.words.begin() + kHeaderWords,
+                 [](double loss) { return std::bit_cast<std::uint64_t>(loss); });
   requests_ = receives_;
   for (int rank = 0; rank < ranges_.ranks(); ++rank) {
     if (rank == communicator_.rank()) continue;

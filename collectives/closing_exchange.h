@@ -21,12 +21,12 @@ class ClosingExchange {
   ClosingExchange(Communicator& communicator, const Ranges& ranges, int micro_batches, int tag);
 
   void begin_step();  // posts the receives
-  // Loss of this rank's i-th micro-batch.
-  void set_loss(int index, double loss);
   // Square sum of the block of the gradient that begins at this element, in a range of this rank.
   void set_square_sum(std::int64_t block_begin, double square_sum);
-  // Blocks until all ranks have sent theirs, or `deadline`.
-  Result<ReducedStep> finish(const ControlWord& mine, Time deadline);
+  // Blocks until all ranks have sent theirs, or `deadline`. A loss for each of this rank's
+  // micro-batches, in order.
+  Result<ReducedStep> finish(const ControlWord& mine, std::span<const double> losses,
+                             Time deadline);
 
  private:
   struct Part {  // what one rank contributes

@@ -45,14 +45,14 @@ class FastReducer final : public Reducer {
 
   void ready(ElementRange) override {}
 
-  void end_micro_batch(double loss) override {
-    closing_.set_loss(micro_batch_, loss);
+  void end_micro_batch() override {
     if (micro_batch_ > 0)
       add_and_clear(buffers_[0].data(), buffers_[1].data(), buffers_[0].span().size());
     ++micro_batch_;
   }
 
-  Result<ReducedStep> finish(const ControlWord& mine, Time deadline) override {
+  Result<ReducedStep> finish(const ControlWord& mine, std::span<const double> losses,
+                             Time deadline) override {
     SUREFOOT_CHECK(micro_batch_ == own_.end - own_.begin);
     if (ranges_.ranks() > 1 && ranges_.elements() > 0) {
       SUREFOOT_TRY(communicator_.all_reduce_sum(buffers_[0].span(), deadline));
@@ -64,7 +64,7 @@ class FastReducer final : public Reducer {
         closing_.set_square_sum(at, block_square_sum(buffers_[0].data() + at, kBlockElements));
       }
     }
-    return closing_.finish(mine, deadline);
+    return closing_.finish(mine, losses, deadline);
   }
 
   [[nodiscard]] std::span<const float> sum() const override {

@@ -97,10 +97,12 @@ class Reducer {
   // first element.
   virtual void ready(ElementRange elements) = 0;
   // The micro-batch is complete: elements not yet reported ready are final too.
-  virtual void end_micro_batch(double loss) = 0;
-  // Waits for the step's sums. After it sum() holds them in the elements of share() until the next
-  // begin_step.
-  virtual Result<ReducedStep> finish(const ControlWord& mine, Time deadline) = 0;
+  virtual void end_micro_batch() = 0;
+  // Waits for the step's sums. `losses` are those of this rank's micro-batches, in order: asked for
+  // here and not earlier, since on a GPU reading one waits for all that was enqueued before it.
+  // After it sum() holds them in the elements of share() until the next begin_step.
+  virtual Result<ReducedStep> finish(const ControlWord& mine, std::span<const double> losses,
+                                     Time deadline) = 0;
   [[nodiscard]] virtual std::span<const float> sum() const = 0;
 };
 

@@ -19,6 +19,7 @@ namespace {
 using testing::check_step;
 using testing::Expected;
 using testing::kLongEnough;
+using testing::losses_of;
 using testing::on_all_ranks;
 using testing::options_for;
 using testing::places;
@@ -166,9 +167,9 @@ TEST(TreeReducer, HandsOutNoMoreBuffersThanItSays) {
       reducer->begin_step();
       for (int m = own.begin; m < own.end; ++m) {
         seen.insert(reducer->begin_micro_batch().data());
-        reducer->end_micro_batch(0);
+        reducer->end_micro_batch();
       }
-      EXPECT_TRUE(reducer->finish({}, now() + kLongEnough).has_value());
+      EXPECT_TRUE(reducer->finish({}, losses_of(expected, own), now() + kLongEnough).has_value());
     }
     EXPECT_EQ(static_cast<int>(seen.size()), reducer->gradient_buffers());
   });
@@ -186,11 +187,11 @@ TEST(TreeReducer, NamesTheRankThatDiedInTheMiddleOfAStep) {
     after_first_step.arrive_and_wait();
     reducer->begin_step();
     (void)reducer->begin_micro_batch();
-    reducer->end_micro_batch(0);
+    reducer->end_micro_batch();
     if (communicator.rank() == 1) return gang.lose(1);
     (void)reducer->begin_micro_batch();
-    reducer->end_micro_batch(0);
-    const auto step = reducer->finish({}, now() + kLongEnough);
+    reducer->end_micro_batch();
+    const auto step = reducer->finish({}, std::vector<double>(2), now() + kLongEnough);
     ASSERT_FALSE(step.has_value());
     EXPECT_EQ(step.error().code, Code::kRestart);
     EXPECT_NE(step.error().message.find("rank 1"), std::string::npos) << step.error().message;
@@ -211,8 +212,9 @@ TEST(TreeReducer, NamesTheRankThatIsLateWhenTheDeadlinePasses) {
     }
     reducer->begin_step();
     (void)reducer->begin_micro_batch();
-    reducer->end_micro_batch(0);
-    const auto step = reducer->finish({}, now() + std::chrono::milliseconds(20));
+    reducer->end_micro_batch();
+    const auto step =
+        reducer->finish({}, std::vector<double>(1), now() + std::chrono::milliseconds(20));
     ASSERT_FALSE(step.has_value());
     EXPECT_EQ(step.error().code, Code::kRestart);
     EXPECT_NE(step.error().message.find("rank 1"), std::string::npos) << step.error().message;
@@ -266,10 +268,10 @@ TEST(FastReducer, GivesTheSumUpToRounding) {
           const std::span<float> buffer = reducer->begin_micro_batch();
           ASSERT_TRUE(std::all_of(buffer.begin(), buffer.end(), [](float f) { return f == 0; }));
           std::copy(vector.begin(), vector.end(), buffer.begin());
-          reducer->end_micro_batch(expected.losses[static_cast<std::size_t>(m)]);
+          reducer->end_micro_batch();
         }
-        const auto result =
-            reducer->finish({.bits = 4U << communicator.rank()}, now() + kLongEnough);
+        const auto result = reducer->finish({.bits = 4U << communicator.rank()},
+                                            losses_of(expected, own), now() + kLongEnough);
         ASSERT_TRUE(result.has_value());
         EXPECT_EQ(result->control, (4U << ranks) - 4);
         EXPECT_TRUE(testing::same(result->loss_sum, expected.loss_sum));

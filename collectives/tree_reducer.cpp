@@ -170,8 +170,7 @@ void TreeReducer::ready(ElementRange elements) {
   advance();
 }
 
-void TreeReducer::end_micro_batch(double loss) {
-  closing_->set_loss(micro_batch_, loss);
+void TreeReducer::end_micro_batch() {
   if (in_last_micro_batch()) {
     for (int bucket = ranges_.bucket_count() - 1; bucket >= 0; --bucket) {
       if (missing_[index(bucket)] == 0) continue;
@@ -296,10 +295,11 @@ Status TreeReducer::wait_for_sums(Time deadline) {
   return communicator_.wait(sum_sends_, deadline, kWhat);
 }
 
-Result<ReducedStep> TreeReducer::finish(const ControlWord& mine, Time deadline) {
+Result<ReducedStep> TreeReducer::finish(const ControlWord& mine, std::span<const double> losses,
+                                        Time deadline) {
   SUREFOOT_CHECK(micro_batch_ == own_.end - own_.begin);
   SUREFOOT_TRY(wait_for_sums(deadline));
-  return closing_->finish(mine, deadline);
+  return closing_->finish(mine, losses, deadline);
 }
 
 std::span<const float> TreeReducer::sum() const {

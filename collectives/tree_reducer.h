@@ -42,8 +42,9 @@ class TreeReducer final : public Reducer {
   void begin_step() override;
   std::span<float> begin_micro_batch() override;
   void ready(ElementRange elements) override;
-  void end_micro_batch(double loss) override;
-  Result<ReducedStep> finish(const ControlWord& mine, Time deadline) override;
+  void end_micro_batch() override;
+  Result<ReducedStep> finish(const ControlWord& mine, std::span<const double> losses,
+                             Time deadline) override;
   [[nodiscard]] std::span<const float> sum() const override;
 
  private:

@@ -180,6 +180,7 @@ void Trainer::note_busy_time() {
 
 Status Trainer::accumulate(Step step) {
   reducer_->begin_step();
+  losses_.clear();
   const TreeNode mine = micro_batches_of(parts_.communicator.rank(), parts_.communicator.size(),
                                          static_cast<int>(micro_batches_));
   const std::int64_t buffers = parts_.model.buffer_elements();
@@ -202,7 +203,8 @@ Status Trainer::accumulate(Step step) {
                                static_cast<std::size_t>(buffers));
     }
     SUREFOOT_TRY(parts_.model.take_buffer_changes(changes));
-    reducer_->end_micro_batch(loss);
+    reducer_->end_micro_batch();
+    losses_.push_back(loss);
   }
   return {};
 }
@@ -216,7 +218,7 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   const int read_slot = std::max(snapshotter_.read_slot(), 0);
   word.must_match = {first_word(parts_.model.other_buffers_digest()),
                      first_word(parts_.session.arena->slot(read_slot).digest)};
-  SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, step_deadline()));
+  SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, losses_, step_deadline()));
   if (!reduced.mismatched[0].empty()) {
     return error(Code::kInvalid,
                  "rank {}: buffers that are not floating point differ from those of rank 0: {}",

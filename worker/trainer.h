@@ -84,6 +84,7 @@ class Trainer {
   Snapshotter snapshotter_;
   BatchBuffer batch_;
   std::vector<std::int64_t> indices_;
+  std::vector<double> losses_;  // of the own micro-batches of the step in hand
   Evaluator evaluator_;
   std::optional<Step> rolled_back_;  // the step whose result was not finite once
   // Of the step in hand.

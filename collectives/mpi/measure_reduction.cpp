@@ -9,6 +9,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <vector>
 
@@ -30,8 +31,9 @@ Result<double> time_of_step(Reducer& reducer) {
   std::fill(gradient.begin(), gradient.end(), 1.0F);
   MPI_Barrier(MPI_COMM_WORLD);
   const Time begin = now();
-  reducer.end_micro_batch(1.0);
-  SUREFOOT_ASSIGN([[maybe_unused]] const ReducedStep step, reducer.finish({}, now() + kDeadline));
+  reducer.end_micro_batch();
+  SUREFOOT_ASSIGN([[maybe_unused]] const ReducedStep step,
+                  reducer.finish({}, std::array{1.0}, now() + kDeadline));
   const double mine = seconds(now() - begin);
   double slowest = 0;
   MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);

@@ -95,6 +95,7 @@ TEST(MpiCommunicator, AllocatesNothingInAStepOnceAFewHavePassed) {
     const auto reducer = make_tree_reducer(
         communicator, testing::options_for(numbers, testing::places(ranks, 1), 1));
     const TreeNode own = micro_batches_of(communicator.rank(), ranks, numbers.micro_batches);
+    const std::vector<double> losses(static_cast<std::size_t>(own.end - own.begin), 1.0);
     long before = 0;
     for (int step = 0; step < 6; ++step) {
       if (step == 3) before = allocations;
@@ -102,9 +103,9 @@ TEST(MpiCommunicator, AllocatesNothingInAStepOnceAFewHavePassed) {
       for (int m = own.begin; m < own.end; ++m) {
         reducer->begin_micro_batch()[0] = 1;
         reducer->ready({100000, 200000});
-        reducer->end_micro_batch(1);
+        reducer->end_micro_batch();
       }
-      ASSERT_TRUE(reducer->finish({}, now() + testing::kLongEnough).has_value());
+      ASSERT_TRUE(reducer->finish({}, losses, now() + testing::kLongEnough).has_value());
     }
     EXPECT_EQ(allocations - before, 0);
   });

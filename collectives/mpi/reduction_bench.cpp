@@ -51,8 +51,8 @@ double time_of_reduction(Reducer& reducer) {
   const std::span<float> gradient = reducer.begin_micro_batch();
   std::fill(gradient.begin(), gradient.end(), 1.0F);
   return time_of([&] {
-    reducer.end_micro_batch(1.0);
-    const auto step = reducer.finish({}, now() + kDeadline);
+    reducer.end_micro_batch();
+    const auto step = reducer.finish({}, std::array{1.0}, now() + kDeadline);
     if (!step) require(step.error());
   });
 }

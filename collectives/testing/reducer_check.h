@@ -9,6 +9,7 @@
 
 #include "collectives/local/local_communicator.h"
 #include "collectives/reducer.h"
+#include "collectives/reduction_tree.h"
 #include "collectives/testing/places.h"
 
 namespace surefoot::testing {
@@ -31,6 +32,9 @@ struct Expected {
   double loss_sum = 0;
   double square_sum = 0;
 };
+
+// Those of the micro-batches `own`.
+[[nodiscard]] std::span<const double> losses_of(const Expected& expected, const TreeNode& own);
 
 [[nodiscard]] ReducerOptions options_for(const StepNumbers& numbers, std::vector<Place> places,
                                          std::int64_t bucket_elements);
