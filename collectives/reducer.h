@@ -33,16 +33,11 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/element_range.h"
 
 namespace surefoot {
 
 inline constexpr std::int64_t kBlockElements = 4096;
-
-struct ElementRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  friend bool operator==(const ElementRange&, const ElementRange&) = default;
-};
 
 struct Place {
   int node = 0;  // from 0, by node order in the attempt
