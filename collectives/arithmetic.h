@@ -9,11 +9,10 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/numbers.h"
+
 namespace surefoot {
 
-// Partial sums of a block in block_square_sum: by index modulo kLanes. A part of the numbers'
-// definition: changing it changes bits.
-inline constexpr int kLanes = 16;
 // Pieces small enough that a handful of operands stay in the first-level caches while a chain of
 // additions passes over them.
 inline constexpr std::size_t kPieceElements = 4096;

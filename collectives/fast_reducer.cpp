@@ -22,6 +22,7 @@ class FastReducer final : public Reducer {
         share_(ranges_.share(communicator.rank())),
         closing_(communicator, ranges_, options.micro_batches, 0) {
     SUREFOOT_CHECK(ranges_.ranks() == communicator.size());
+    SUREFOOT_CHECK(options.communicate_in == NumberFormat::kFp32);
     buffers_.emplace_back(ranges_.padded_elements());
     if (own_.end - own_.begin > 1) buffers_.emplace_back(ranges_.padded_elements());
   }

@@ -34,10 +34,9 @@
 
 #include "collectives/communicator.h"
 #include "collectives/element_range.h"
+#include "collectives/numbers.h"
 
 namespace surefoot {
-
-inline constexpr std::int64_t kBlockElements = 4096;
 
 struct Place {
   int node = 0;  // from 0, by node order in the attempt
@@ -51,6 +50,10 @@ struct ReducerOptions {
   int micro_batches = 1;                   // M of the whole step; at least as many as ranks
   std::int64_t bucket_elements = 1 << 19;  // rounded up to a multiple of ranks * kBlockElements
   std::vector<Place> places;               // by rank
+  // Every node of the tree over a gradient, leaves included, is rounded to this, whether it is sent
+  // or added where it lies: so bits do not depend on P here either. Buffers are fp32 always: they
+  // are state. On a device only (device_reducer.h).
+  NumberFormat communicate_in = NumberFormat::kFp32;
 };
 
 struct ControlWord {

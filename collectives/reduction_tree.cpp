@@ -106,4 +106,28 @@ std::vector<Addition> finishing_schedule(int ranks, int micro_batches) {
   return additions;
 }
 
+StackSchedule stack_schedule(int ranks, int micro_batches) {
+  StackSchedule schedule;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const TreeNode own = micro_batches_of(rank, ranks, micro_batches);
+    schedule.additions_after.resize(schedule.additions_after.size() +
+                                    subtree_roots(own.begin, own.end, micro_batches).size());
+  }
+  // By slot: the last root that its sum is made of.
+  std::vector<std::size_t> last(schedule.additions_after.size());
+  for (std::size_t i = 0; i < last.size(); ++i) last[i] = i;
+  for (const Addition& addition : finishing_schedule(ranks, micro_batches)) {
+    const std::size_t end = last[static_cast<std::size_t>(addition.right)];
+    last[static_cast<std::size_t>(addition.left)] = end;
+    ++schedule.additions_after[end];
+  }
+  int below = -1;
+  for (std::int32_t additions : schedule.additions_after) {
+    schedule.depth = std::max(schedule.depth, ++below);
+    below -= additions;
+  }
+  SUREFOOT_CHECK(below == 0);
+  return schedule;
+}
+
 }  // namespace surefoot

@@ -10,6 +10,7 @@
 // up to M.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace surefoot {
@@ -47,5 +48,13 @@ struct LocalSchedule {
 // How the owner of a range of elements finishes: slot i holds the i-th root of all ranks' roots
 // from left to right; after the additions slot 0 holds the sum over all micro-batches.
 [[nodiscard]] std::vector<Addition> finishing_schedule(int ranks, int micro_batches);
+
+// The same for a stack: the roots are pushed from left to right, and after root i the two values on
+// top are added `additions_after[i]` times. `depth`: values below the top at most.
+struct StackSchedule {
+  std::vector<std::int32_t> additions_after;
+  int depth = 0;
+};
+[[nodiscard]] StackSchedule stack_schedule(int ranks, int micro_batches);
 
 }  // namespace surefoot

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace surefoot {
 namespace {
@@ -64,6 +65,36 @@ TEST(ReductionTree, MakesTheSameAdditionsForAllRanksUpTo64AndAllMicroBatchesUpTo
           << "ranks " << ranks << ", micro-batches " << micro_batches;
     }
   }
+}
+
+TEST(ReductionTree, TheStackMakesTheSameAdditionsForAllRanksAndMicroBatchesUpTo64) {
+  for (int micro_batches = 1; micro_batches <= 64; ++micro_batches) {
+    const std::string expected = sum_text(0, micro_batches);
+    for (int ranks = 1; ranks <= micro_batches; ++ranks) {
+      const StackSchedule schedule = stack_schedule(ranks, micro_batches);
+      std::vector<std::string> stack;
+      std::size_t i = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (std::string& root : add_up_locally(rank, ranks, micro_batches)) {
+          stack.push_back(std::move(root));
+          ASSERT_LE(static_cast<int>(stack.size()) - 1, schedule.depth);
+          for (int n = schedule.additions_after[i++]; n > 0; --n) {
+            const std::string right = std::move(stack.back());
+            stack.pop_back();
+            stack.back() = "(" + stack.back() + "+" + right + ")";
+          }
+        }
+      }
+      ASSERT_EQ(stack, std::vector{expected}) << "ranks " << ranks << " of " << micro_batches;
+      ASSERT_EQ(i, schedule.additions_after.size());
+    }
+  }
+}
+
+TEST(ReductionTree, TheStackStaysSmallWithHundredsOfRanks) {
+  EXPECT_LE(stack_schedule(1, 1).depth, 0);
+  EXPECT_LE(stack_schedule(1000, 4096).depth, 13);
+  EXPECT_LE(stack_schedule(999, 4095).depth, 13);
 }
 
 TEST(ReductionTree, SplitsAtTheLargestPowerOfTwoBelowTheLength) {

@@ -1,6 +1,9 @@
 #include "collectives/reference.h"
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 
 namespace surefoot {
 namespace {
@@ -11,15 +14,20 @@ std::size_t split(std::size_t begin, std::size_t end) {
   return begin + power;
 }
 
+std::vector<float> node(std::vector<float> values, std::size_t rounded_elements) {
+  for (std::size_t i = 0; i < rounded_elements; ++i) values[i] = reference_bf16(values[i]);
+  return values;
+}
+
 std::vector<float> sum_of(const std::vector<std::vector<float>>& vectors, std::size_t begin,
-                          std::size_t end) {
-  if (end - begin == 1) return vectors[begin];
+                          std::size_t end, std::size_t rounded_elements) {
+  if (end - begin == 1) return node(vectors[begin], rounded_elements);
   const std::size_t middle = split(begin, end);
-  const std::vector<float> left = sum_of(vectors, begin, middle);
-  const std::vector<float> right = sum_of(vectors, middle, end);
+  const std::vector<float> left = sum_of(vectors, begin, middle, rounded_elements);
+  const std::vector<float> right = sum_of(vectors, middle, end, rounded_elements);
   std::vector<float> sum(left.size());
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = left[i] + right[i];
-  return sum;
+  return node(sum, rounded_elements);
 }
 
 double sum_of(const std::vector<double>& values, std::size_t begin, std::size_t end) {
@@ -30,8 +38,25 @@ double sum_of(const std::vector<double>& values, std::size_t begin, std::size_t 
 
 }  // namespace
 
-std::vector<float> reference_sum(const std::vector<std::vector<float>>& micro_batches) {
-  return sum_of(micro_batches, 0, micro_batches.size());
+std::vector<float> reference_sum(const std::vector<std::vector<float>>& micro_batches,
+                                 std::size_t rounded_elements) {
+  return sum_of(micro_batches, 0, micro_batches.size(), rounded_elements);
+}
+
+float reference_bf16(float value) {
+  if (!std::isfinite(value)) return value;
+  // The two neighbours differ in the last bit of the upper half; the one further from zero may be
+  // infinity, which counts as 2^128.
+  const auto upper_half = std::bit_cast<std::uint32_t>(value) & 0xFFFF0000U;
+  const float inner = std::bit_cast<float>(upper_half);
+  const float outer = std::bit_cast<float>(upper_half + 0x10000U);
+  const double outer_number =
+      std::isinf(outer) ? std::copysign(std::ldexp(1.0, 128), value) : outer;
+  const double to_inner = std::abs(static_cast<double>(value) - inner);
+  const double to_outer = std::abs(outer_number - value);
+  if (to_inner != to_outer) return to_inner < to_outer ? inner : outer;
+  const bool is_inner_even = (upper_half >> 16) % 2 == 0;
+  return is_inner_even ? inner : outer;
 }
 
 double reference_sum(const std::vector<double>& losses) {

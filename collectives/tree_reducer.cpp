@@ -37,6 +37,7 @@ TreeReducer::TreeReducer(Communicator& communicator, const ReducerOptions& optio
   const int ranks = communicator.size();
   const int me = communicator.rank();
   SUREFOOT_CHECK(ranges_.ranks() == ranks);
+  SUREFOOT_CHECK(options.communicate_in == NumberFormat::kFp32);
   for (int bucket = 0; bucket < ranges_.bucket_count(); ++bucket) {
     largest_range_ = std::max(largest_range_, size(ranges_.range(bucket, me)));
   }

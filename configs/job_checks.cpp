@@ -118,6 +118,33 @@ void check_train(const config::Train& train, Checker& check) {
                 format_number(train.schedule().min_lr()), format_number(train.optimizer().lr()));
 }
 
+// What only a GPU does.
+void check_device(const config::Job& job, Checker& check) {
+  const config::Train& train = job.train();
+  const bool on_gpu = job.resources().device() == config::Resources::cuda;
+  check.require(
+      on_gpu || train.precision() == config::Train::fp32, {"train.precision", "resources.device"},
+      "found {} with device cpu, allowed there is fp32; for {} set resources.device: cuda",
+      config::Train::Precision_Name(train.precision()),
+      config::Train::Precision_Name(train.precision()));
+  check.require(train.communicate_in() != config::Train::tf32, {"train.communicate_in"},
+                "found tf32, allowed are fp32 and bf16");
+  check.require(on_gpu || train.communicate_in() != config::Train::bf16,
+                {"train.communicate_in", "resources.device"},
+                "found bf16 with device cpu, allowed there is fp32; for bf16 set resources.device: "
+                "cuda");
+  check.require(on_gpu || job.resources().devices().empty(),
+                {"resources.devices", "resources.device"},
+                "found {} of them with device cpu: they are used with device cuda only",
+                job.resources().devices_size());
+  for (const std::string& device : job.resources().devices()) {
+    const bool is_index = !device.empty() && device.find_first_not_of("0123456789") == device.npos;
+    check.require(
+        is_index || device.starts_with("GPU-") || device.starts_with("MIG-"), {"resources.devices"},
+        "found {}, allowed are indexes as nvidia-smi counts, GPU-... and MIG-...", quote(device));
+  }
+}
+
 // A worker without a micro-batch would have nothing to do.
 void check_workers(const config::Job& job, Checker& check) {
   const std::int64_t micro = job.train().micro_batch_size();
@@ -254,6 +281,7 @@ void check_combinations(const config::Job& job, Reading& reading) {
   check_name(job, check);
   check_model_and_data(job, check);
   check_train(job.train(), check);
+  check_device(job, check);
   check_workers(job, check);
   check_machines(job.resources(), check);
   check_checkpoint(job.checkpoint(), check);

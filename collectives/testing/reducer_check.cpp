@@ -48,14 +48,14 @@ std::vector<ElementRange> pieces_in_random_order(std::int64_t elements, std::mt1
   return pieces;
 }
 
-void check_sum(const Reducer& reducer, const Expected& expected) {
+void check_sum(const Reducer& reducer, const Expected& expected, DeviceAccess& access) {
+  const std::vector<float> sum = access.read(reducer.sum());
   int differences = 0;
   for (const ElementRange& range : reducer.share()) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      if (!same(reducer.sum()[at], expected.sum[at]) && ++differences == 1) {
-        ADD_FAILURE() << "element " << i << ": " << reducer.sum()[at] << " instead of "
-                      << expected.sum[at];
+      if (!same(sum[at], expected.sum[at]) && ++differences == 1) {
+        ADD_FAILURE() << "element " << i << ": " << sum[at] << " instead of " << expected.sum[at];
       }
     }
   }
@@ -77,7 +77,8 @@ Expected::Expected(const StepNumbers& chosen) : numbers(chosen) {
          numbers.special_values);
     losses.push_back(static_cast<double>(ordinary(random())) / 3);
   }
-  sum = reference_sum(vectors);
+  const bool rounds = numbers.communicate_in == NumberFormat::kBf16;
+  sum = reference_sum(vectors, rounds ? static_cast<std::size_t>(buffer_begin) : 0);
   loss_sum = reference_sum(losses);
   square_sum = reference_square_sum(sum, static_cast<std::size_t>(numbers.gradient_elements));
 }
@@ -88,7 +89,8 @@ ReducerOptions options_for(const StepNumbers& numbers, std::vector<Place> places
           .buffer_elements = numbers.buffer_elements,
           .micro_batches = numbers.micro_batches,
           .bucket_elements = bucket_elements,
-          .places = std::move(places)};
+          .places = std::move(places),
+          .communicate_in = numbers.communicate_in};
 }
 
 bool same(float a, float b) {
@@ -108,6 +110,12 @@ std::span<const double> losses_of(const Expected& expected, const TreeNode& own)
 
 void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected,
                 std::uint64_t seed) {
+  HostAccess access;
+  check_step(reducer, rank, ranks, expected, seed, access);
+}
+
+void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected, std::uint64_t seed,
+                DeviceAccess& access) {
   std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(rank));
   const TreeNode own = micro_batches_of(rank, ranks, expected.numbers.micro_batches);
   reducer.begin_step();
@@ -115,17 +123,19 @@ void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected,
     const std::span<float> buffer = reducer.begin_micro_batch();
     const std::vector<float>& vector = expected.vectors[static_cast<std::size_t>(m)];
     ASSERT_EQ(buffer.size(), vector.size());
-    ASSERT_TRUE(std::all_of(buffer.begin(), buffer.end(),
-                            [](float f) { return std::bit_cast<std::uint32_t>(f) == 0; }));
+    access.expect_zeros(buffer);
     const auto pieces = pieces_in_random_order(static_cast<std::int64_t>(vector.size()), random);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       // Nobody writes the padding between the gradient and the buffers.
       const ElementRange piece = pieces[i];
-      for (std::int64_t at = piece.begin; at < piece.end; ++at) {
-        if (at < expected.numbers.gradient_elements || at >= reducer.buffer_begin()) {
-          buffer[static_cast<std::size_t>(at)] = vector[static_cast<std::size_t>(at)];
-        }
-      }
+      const auto write = [&](std::int64_t begin, std::int64_t end) {
+        if (begin >= end) return;
+        const auto at = static_cast<std::size_t>(begin);
+        const auto count = static_cast<std::size_t>(end - begin);
+        access.write(buffer.subspan(at, count), std::span(vector).subspan(at, count));
+      };
+      write(piece.begin, std::min(piece.end, expected.numbers.gradient_elements));
+      write(std::max(piece.begin, reducer.buffer_begin()), piece.end);
       // Some are left for end_micro_batch.
       if (i % 4 != 3) reducer.ready(piece);
     }
@@ -142,7 +152,7 @@ void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected,
   EXPECT_EQ(step->control, (std::uint64_t{1} << ranks) - 1);
   EXPECT_EQ(step->mismatched[0], std::vector<int>{});
   EXPECT_EQ(step->mismatched[1], ranks > 2 ? std::vector<int>{2} : std::vector<int>{});
-  check_sum(reducer, expected);
+  check_sum(reducer, expected, access);
 }
 
 void on_all_ranks(int ranks, const std::function<void(LocalGang&, Communicator&)>& body) {

@@ -10,6 +10,7 @@
 #include "collectives/local/local_communicator.h"
 #include "collectives/reducer.h"
 #include "collectives/reduction_tree.h"
+#include "collectives/testing/device_access.h"
 #include "collectives/testing/places.h"
 
 namespace surefoot::testing {
@@ -20,6 +21,7 @@ struct StepNumbers {
   int micro_batches = 1;
   std::uint64_t seed = 1;
   bool special_values = false;  // infinities, NaN, denormals, zeros of both signs among them
+  NumberFormat communicate_in = NumberFormat::kFp32;
 };
 
 // What all ranks put in, and what must come out. Does not depend on the number of ranks.
@@ -44,7 +46,10 @@ struct Expected {
 [[nodiscard]] bool same(double a, double b);
 
 // One step on this rank: pieces become ready in an order drawn from `seed`. Reports differences
-// through GoogleTest.
+// through GoogleTest. The reducer's memory is reached by `access`.
+void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected, std::uint64_t seed,
+                DeviceAccess& access);
+// The same where the memory is this process's.
 void check_step(Reducer& reducer, int rank, int ranks, const Expected& expected,
                 std::uint64_t seed);
 
