@@ -50,7 +50,7 @@ bench: build
 	@tools/bench.sh
 
 format:
-	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
 	@rm -rf build

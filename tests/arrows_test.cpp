@@ -33,6 +33,8 @@ const std::map<std::string, std::set<std::string>> kMayKnow = {
 const std::vector<std::pair<std::string, std::vector<std::string>>> kVendors = {
     {"dlfcn.h", {"launcher/doctor/nvidia.cpp", "worker/numerics.cpp"}},
     {"mpi.h", {"collectives/mpi/"}},
+    {"nccl.h", {"collectives/nccl/"}},
+    {"cuda", {"collectives/nccl/", "worker/"}},
     {"torch/", {"worker/", "examples/your-own-model/"}},
     {"ATen/", {"worker/"}},
     {"c10/", {"worker/"}},
@@ -61,7 +63,8 @@ std::vector<Include> includes_of(const fs::path& root) {
   for (const auto& [folder, unused] : kMayKnow) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension();
-      if (extension != ".h" && extension != ".cpp" && extension != ".cu") continue;
+      if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh")
+        continue;
       std::ifstream in(entry.path());
       for (std::string line; std::getline(in, line);) {
         std::smatch match;

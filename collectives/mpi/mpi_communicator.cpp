@@ -11,7 +11,7 @@
 
 #include "collectives/collectives.h"
 #include "collectives/missing_ranks.h"
-#include "collectives/mpi/watchdog.h"
+#include "collectives/watchdog.h"
 
 namespace surefoot {
 namespace {

@@ -13,7 +13,9 @@
 #include <thread>
 
 #include "collectives/communicator_contract.h"
+#include "collectives/device_stream_contract.h"
 #include "collectives/reduction_tree.h"
+#include "collectives/testing/host_access.h"
 
 namespace {
 long allocations = 0;  // of this program; MPI and its malloc are not counted
@@ -50,6 +52,20 @@ struct World {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorContract, World);
+
+// The double of a device goes over processes, too: the worker's tests need it.
+struct WorldOfDevices {
+  static std::vector<int> sizes() { return World::sizes(); }
+  static void run(int, const std::function<void(DeviceRank&)>& body) {
+    World::run(0, [&](Communicator& communicator) {
+      testing::HostStream stream(communicator);
+      testing::HostStreamAccess access(stream);
+      DeviceRank rank{communicator, stream, access};
+      body(rank);
+    });
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(HostStreamOverMpi, DeviceStreamContract, WorldOfDevices);
 
 // The state letter of a process: 'T' when it is stopped.
 char state_of(pid_t pid) {

@@ -1,4 +1,4 @@
-#include "collectives/mpi/watchdog.h"
+#include "collectives/watchdog.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
