@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "configs/devices.h"
 #include "configs/job.h"
 #include "configs/machines.h"
 #include "configs/notices.h"
@@ -118,30 +119,29 @@ void check_train(const config::Train& train, Checker& check) {
                 format_number(train.schedule().min_lr()), format_number(train.optimizer().lr()));
 }
 
-// What only a GPU does.
+// What only GPUs do, and which of them.
 void check_device(const config::Job& job, Checker& check) {
-  const config::Train& train = job.train();
-  const bool on_gpu = job.resources().device() == config::Resources::cuda;
-  check.require(
-      on_gpu || train.precision() == config::Train::fp32, {"train.precision", "resources.device"},
-      "found {} with device cpu, allowed there is fp32; for {} set resources.device: cuda",
-      config::Train::Precision_Name(train.precision()),
-      config::Train::Precision_Name(train.precision()));
-  check.require(train.communicate_in() != config::Train::tf32, {"train.communicate_in"},
-                "found tf32, allowed are fp32 and bf16");
-  check.require(on_gpu || train.communicate_in() != config::Train::bf16,
+  const config::Resources& resources = job.resources();
+  const bool on_gpus = resources.device() == config::Resources::cuda;
+  check.require(on_gpus || job.train().precision() == config::Train::fp32,
+                {"train.precision", "resources.device"},
+                "found {} with resources.device: cpu, allowed is fp32 there; {} wants "
+                "resources.device: cuda",
+                config::Train::Precision_Name(job.train().precision()),
+                config::Train::Precision_Name(job.train().precision()));
+  check.require(on_gpus || job.train().communicate_in() == config::Gradients::fp32,
                 {"train.communicate_in", "resources.device"},
-                "found bf16 with device cpu, allowed there is fp32; for bf16 set resources.device: "
-                "cuda");
-  check.require(on_gpu || job.resources().devices().empty(),
-                {"resources.devices", "resources.device"},
-                "found {} of them with device cpu: they are used with device cuda only",
-                job.resources().devices_size());
-  for (const std::string& device : job.resources().devices()) {
-    const bool is_index = !device.empty() && device.find_first_not_of("0123456789") == device.npos;
-    check.require(
-        is_index || device.starts_with("GPU-") || device.starts_with("MIG-"), {"resources.devices"},
-        "found {}, allowed are indexes as nvidia-smi counts, GPU-... and MIG-...", quote(device));
+                "found {} with resources.device: cpu, allowed is fp32 there; {} wants "
+                "resources.device: cuda",
+                config::Gradients::Format_Name(job.train().communicate_in()),
+                config::Gradients::Format_Name(job.train().communicate_in()));
+  check.require(on_gpus || resources.devices().empty(), {"resources.devices", "resources.device"},
+                "found GPUs for a job with resources.device: cpu, allowed are they with "
+                "resources.device: cuda");
+  for (int i = 0; i < resources.devices_size(); ++i) {
+    const auto device = parse_device(resources.devices(i));
+    check.require(device.has_value(), {"resources.devices"}, "{}",
+                  device ? "" : device.error().message);
   }
 }
 
