@@ -58,16 +58,6 @@ TEST_F(Identity, ChangesWithEveryTrainingKey) {
   }
 }
 
-// The device is part of the numerics id; what it computes in and what is sent decide bits.
-TEST_F(Identity, OnAGpuIsThatOfTheProcessorButForPrecisionAndWhatIsSent) {
-  const TrainingIdentity identity = of({});
-  EXPECT_EQ(of({"resources={device: cuda, devices: [1]}"}).hash, identity.hash);
-  EXPECT_NE(of({"resources.device=cuda", "train.precision=bf16"}).hash, identity.hash);
-  EXPECT_NE(of({"resources.device=cuda", "train.communicate_in=bf16"}).hash, identity.hash);
-  EXPECT_THAT(identity.lines, Not(Contains(StartsWith("train.communicate_in"))))
-      << "jobs made before there was the key go on";
-}
-
 TEST_F(Identity, KnowsDataByTheirBytesNotByTheirPlace) {
   const TrainingIdentity identity = of({});
   folder_.write("copy/data.txt", std::string(1000, 'a'));

@@ -28,7 +28,7 @@ ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_b
   options.bucket_elements =
       parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
   options.places = parts.session.places;
-  if (parts.request.job->train().communicate_in() == config::Train::bf16)
+  if (parts.request.job->train().communicate_in() == config::Gradients::bf16)
     options.communicate_in = NumberFormat::kBf16;
   return options;
 }
