@@ -4,7 +4,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -27,6 +26,8 @@ template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 Error cuda_error(std::string_view call, cudaError_t answer) {
   return error(Code::kRestart, "CUDA: {}: {} ({})", call, cudaGetErrorString(answer),

@@ -17,7 +17,7 @@
 // after an error the process must end by _exit (CUDA's and NCCL's own exit handlers can hang).
 //
 // Threads: as the port says; each call makes `device` the thread's current one. on_failure is
-// called on the watch's thread.
+// called on the watch's thread, at most once, and maybe before open() has returned.
 //
 // Several ranks on one GPU: NCCL refuses two ranks of a host on one device, so each must say that
 // it is a host of its own (nccl_host_id.h), before open(). They talk over sockets then.
@@ -25,12 +25,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "collectives/communicator.h"
 #include "collectives/device_stream.h"
-#include "collectives/reducer.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 

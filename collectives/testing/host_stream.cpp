@@ -11,6 +11,8 @@ template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 struct ArrayStack {
   std::array<float, Tree::kMaxDepth> values;
