@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "collectives/reducer.h"  // Place
 #include "common/clock.h"
 #include "common/status.h"
 #include "configs/job.pb.h"
@@ -56,9 +56,11 @@ class Device {
   virtual void pin(std::span<std::byte> memory) = 0;
   // Brings the ranks' streams for the reduction together (device_stream.h). All ranks call it at
   // once; blocks until `deadline`. `failed` is called, at any time from any thread, when the
-  // network between the devices has failed: the rank must leave.
+  // network between the devices has failed: the rank must leave. Whoever leaves on purpose
+  // destroys the stream first, or the others would be told.
   [[nodiscard]] virtual Result<std::unique_ptr<DeviceStream>> connect(
-      Communicator& communicator, std::function<void(std::string)> failed, Time deadline) = 0;
+      Communicator& communicator, const Place& place, std::function<void(std::string)> failed,
+      Time deadline) = 0;
 
   // Enqueued behind what was computed so far, and before what will be; returns at once.
   virtual void update(const DeviceUpdate& update) = 0;

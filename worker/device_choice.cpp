@@ -1,7 +1,7 @@
 #include "worker/device_choice.h"
 
-#include <algorithm>
 #include <charconv>
+#include <set>
 #include <sstream>
 
 namespace surefoot {
@@ -56,11 +56,12 @@ Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
   };
   DeviceChoice choice;
   SUREFOOT_ASSIGN(choice.device, device_of(local_rank));
-  choice.sharers = 0;
+  std::set<std::string> all;
   for (int rank = 0; rank < local_size; ++rank) {
-    SUREFOOT_ASSIGN(const std::string theirs, device_of(rank));
-    if (theirs == choice.device) ++choice.sharers;
+    SUREFOOT_ASSIGN(std::string theirs, device_of(rank));
+    all.insert(std::move(theirs));
   }
+  choice.devices_of_node = static_cast<int>(all.size());
   choice.environment["CUDA_VISIBLE_DEVICES"] = choice.device;
   // As nvidia-smi counts. What is there already was counted by whoever has set it.
   if (!visible) choice.environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";

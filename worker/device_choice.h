@@ -16,8 +16,8 @@
 namespace surefoot {
 
 struct DeviceChoice {
-  std::string device;  // an index, "GPU-..." or "MIG-..."
-  int sharers = 1;     // workers of this machine on it
+  std::string device;       // an index, "GPU-..." or "MIG-..."
+  int devices_of_node = 1;  // that the workers of this machine have between them
   // To be set before anything of the process uses a GPU.
   std::map<std::string, std::string> environment;
 };

@@ -16,7 +16,7 @@ TEST(DeviceChoice, EachLocalRankHasAGpuOfItsOwn) {
     const auto choice = choose_device({}, {}, rank, 4);
     ASSERT_TRUE(choice);
     EXPECT_EQ(choice->device, std::to_string(rank));
-    EXPECT_EQ(choice->sharers, 1);
+    EXPECT_EQ(choice->devices_of_node, 4);
     EXPECT_EQ(choice->environment.at("CUDA_VISIBLE_DEVICES"), std::to_string(rank));
     EXPECT_EQ(choice->environment.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
     EXPECT_EQ(choice->environment.at("CUBLAS_WORKSPACE_CONFIG"), ":4096:8");
@@ -29,8 +29,9 @@ TEST(DeviceChoice, TheJobFileNamesThem) {
   const auto shared = choose_device({"0", "0", "1", "1"}, {}, 2, 4);
   ASSERT_TRUE(shared);
   EXPECT_EQ(shared->device, "1");
-  EXPECT_EQ(shared->sharers, 2);
-  EXPECT_EQ(choose_device({"5"}, {}, 2, 4)->sharers, 4) << "the list starts again at its end";
+  EXPECT_EQ(shared->devices_of_node, 2);
+  EXPECT_EQ(choose_device({"5"}, {}, 2, 4)->devices_of_node, 1)
+      << "the list starts again at its end";
 }
 
 TEST(DeviceChoice, ABatchSystemsChoiceIsKept) {

@@ -150,7 +150,8 @@ Status connect_devices(Worker& worker, Time deadline) {
   const auto failed = [&worker](const std::string& reason) {
     leave(worker, error(Code::kRestart, "{}", reason));
   };
-  auto stream = worker.device->connect(*worker.communicator, failed, deadline);
+  auto stream =
+      worker.device->connect(*worker.communicator, worker.session->place, failed, deadline);
   SUREFOOT_TRY(agree(*worker.communicator, stream ? Status() : Status(stream.error()), deadline,
                      "the network between the devices"));
   worker.device_stream = std::move(*stream);
@@ -285,6 +286,8 @@ int run(int argc, char** argv) {
 
   auto outcome = train(worker);
   if (!outcome) leave(worker, outcome.error());
+  // All have come to the end: that the others leave is no failure any more.
+  worker.device_stream.reset();
   const bool done = *outcome == Outcome::kDone;
   const int code = done ? kExitDone : kExitDrained;
   record_exit(worker, code,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "collectives/nccl/nccl_host_id.h"
+#include "collectives/nccl/nccl_stream.h"
 #include "common/log.h"
 #include "worker/cuda/update.h"
 
@@ -40,8 +42,9 @@ Status make_event(cudaEvent_t& event) {
 
 }  // namespace
 
-Result<std::unique_ptr<CudaDevice>> CudaDevice::open(CudaPlace place, cudaStream_t computation) {
-  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(place, computation));
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int devices_of_node,
+                                                     cudaStream_t computation) {
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(devices_of_node, computation));
   cudaDeviceProp properties{};
   int runtime = 0;
   SUREFOOT_TRY(checked(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties"));
@@ -83,6 +86,18 @@ void CudaDevice::pin(std::span<std::byte> memory) {
   (void)cudaGetLastError();  // otherwise the next launch would report it
   spdlog::warn("the snapshots' memory could not be registered with CUDA ({}): copies are slower",
                cudaGetErrorString(code));
+}
+
+Result<std::unique_ptr<DeviceStream>> CudaDevice::connect(Communicator& communicator,
+                                                          const Place& place,
+                                                          std::function<void(std::string)> failed,
+                                                          Time deadline) {
+  set_nccl_host_id(place, devices_of_node_);
+  NcclOptions options;
+  options.computation = computation_;
+  options.on_failure = std::move(failed);
+  SUREFOOT_ASSIGN(auto stream, NcclStream::open(communicator, options, deadline));
+  return std::unique_ptr<DeviceStream>(std::move(stream));
 }
 
 void CudaDevice::update(const DeviceUpdate& update) {

@@ -13,15 +13,12 @@ namespace surefoot {
 // (torch_stream.cpp). In tests without libtorch: another.
 [[nodiscard]] cudaStream_t computation_stream();
 
-struct CudaPlace {
-  int local_rank = 0;
-  int sharers = 1;  // ranks of this machine on the same GPU
-};
-
 class CudaDevice final : public Device {
  public:
   // kInvalid: there is no GPU that this process can use, and why.
-  [[nodiscard]] static Result<std::unique_ptr<CudaDevice>> open(CudaPlace place,
+  // `devices_of_node`: how many the ranks of this machine have between them; fewer than ranks, and
+  // they share.
+  [[nodiscard]] static Result<std::unique_ptr<CudaDevice>> open(int devices_of_node,
                                                                 cudaStream_t computation);
   // Does not free: the process ends, and the driver frees all of it at once.
   ~CudaDevice() override = default;
@@ -31,7 +28,8 @@ class CudaDevice final : public Device {
                                                       std::string_view what) override;
   void pin(std::span<std::byte> memory) override;
   [[nodiscard]] Result<std::unique_ptr<DeviceStream>> connect(
-      Communicator& communicator, std::function<void(std::string)> failed, Time deadline) override;
+      Communicator& communicator, const Place& place, std::function<void(std::string)> failed,
+      Time deadline) override;
   void update(const DeviceUpdate& update) override;
   Status wait(Time deadline, std::string_view what) override;
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
@@ -40,12 +38,12 @@ class CudaDevice final : public Device {
                   Time deadline) override;
 
  private:
-  CudaDevice(CudaPlace place, cudaStream_t computation)
-      : place_(place), computation_(computation) {}
+  CudaDevice(int devices_of_node, cudaStream_t computation)
+      : devices_of_node_(devices_of_node), computation_(computation) {}
   // Keeps the first error of an enqueueing call for the next wait.
   void note(cudaError_t code, const char* call);
 
-  CudaPlace place_;
+  int devices_of_node_;
   DeviceFacts facts_;
   cudaStream_t computation_;
   cudaStream_t copies_ = nullptr;

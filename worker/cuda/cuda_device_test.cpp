@@ -22,7 +22,7 @@ cudaStream_t stream() {
 
 struct Gpu {
   static std::unique_ptr<Device> open() {
-    auto device = CudaDevice::open({}, stream());
+    auto device = CudaDevice::open(1, stream());
     EXPECT_TRUE(device) << (device ? "" : device.error().message);
     if (!device) return nullptr;
     return std::move(*device);

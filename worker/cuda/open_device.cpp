@@ -27,8 +27,7 @@ Result<std::unique_ptr<Device>> open_device(const config::Job& job, int local_ra
         "doctor` tells more",
         choice.device, code != cudaSuccess ? cudaGetErrorString(code) : "there is none");
   }
-  SUREFOOT_ASSIGN(auto device,
-                  CudaDevice::open({local_rank, choice.sharers}, computation_stream()));
+  SUREFOOT_ASSIGN(auto device, CudaDevice::open(choice.devices_of_node, computation_stream()));
   return std::unique_ptr<Device>(std::move(device));
 }
 

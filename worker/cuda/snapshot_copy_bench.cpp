@@ -40,7 +40,7 @@ void report(const char* name, std::vector<double> times) {
 int run() {
   cudaStream_t stream = nullptr;
   SUREFOOT_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  auto device = CudaDevice::open({}, stream);
+  auto device = CudaDevice::open(1, stream);
   if (!device) {
     std::fprintf(stderr, "%s\n", device.error().message.c_str());
     return 77;

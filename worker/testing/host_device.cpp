@@ -24,7 +24,7 @@ Result<std::span<std::byte>> HostDevice::allocate(std::int64_t bytes, std::strin
   return std::as_writable_bytes(memory_.back().span()).first(static_cast<std::size_t>(bytes));
 }
 
-Result<std::unique_ptr<DeviceStream>> HostDevice::connect(Communicator& communicator,
+Result<std::unique_ptr<DeviceStream>> HostDevice::connect(Communicator& communicator, const Place&,
                                                           std::function<void(std::string)>, Time) {
   return std::unique_ptr<DeviceStream>(std::make_unique<HostStream>(communicator));
 }

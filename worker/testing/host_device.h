@@ -26,7 +26,8 @@ class HostDevice final : public Device {
                                                       std::string_view what) override;
   void pin(std::span<std::byte>) override {}
   [[nodiscard]] Result<std::unique_ptr<DeviceStream>> connect(
-      Communicator& communicator, std::function<void(std::string)> failed, Time deadline) override;
+      Communicator& communicator, const Place& place, std::function<void(std::string)> failed,
+      Time deadline) override;
   void update(const DeviceUpdate& update) override;
   Status wait(Time, std::string_view) override { return {}; }
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
