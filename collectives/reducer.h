@@ -33,15 +33,10 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/element_range.h"
 #include "collectives/numbers.h"
 
 namespace surefoot {
-
-struct ElementRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  friend bool operator==(const ElementRange&, const ElementRange&) = default;
-};
 
 struct Place {
   int node = 0;  // from 0, by node order in the attempt

@@ -73,6 +73,9 @@ std::string value_text(const Message& message, const FieldDescriptor& field) {
 std::string effective_value(const config::Job& job, const std::string& key, std::string value) {
   const bool is_constant = job.train().schedule().kind() == config::Schedule::constant;
   if (key == "train.max_steps" && is_constant) return "";
+  // A job that was begun before there was this key goes on.
+  if (key == "train.communicate_in" && job.train().communicate_in() == config::Gradients::fp32)
+    return "";
   // With a held-out file of its own all of `path` is trained on.
   if (key == "data.holdout" && !job.data().eval_path().empty()) return "0";
   return value;

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "configs/devices.h"
 #include "configs/job.h"
 #include "configs/machines.h"
 #include "configs/notices.h"
@@ -116,6 +117,32 @@ void check_train(const config::Train& train, Checker& check) {
                 {"train.schedule.min_lr", "train.optimizer.lr", "train.schedule.kind"},
                 "found {}, allowed is at most the optimizer's lr = {}",
                 format_number(train.schedule().min_lr()), format_number(train.optimizer().lr()));
+}
+
+// What only GPUs do, and which of them.
+void check_device(const config::Job& job, Checker& check) {
+  const config::Resources& resources = job.resources();
+  const bool on_gpus = resources.device() == config::Resources::cuda;
+  check.require(on_gpus || job.train().precision() == config::Train::fp32,
+                {"train.precision", "resources.device"},
+                "found {} with resources.device: cpu, allowed is fp32 there; {} wants "
+                "resources.device: cuda",
+                config::Train::Precision_Name(job.train().precision()),
+                config::Train::Precision_Name(job.train().precision()));
+  check.require(on_gpus || job.train().communicate_in() == config::Gradients::fp32,
+                {"train.communicate_in", "resources.device"},
+                "found {} with resources.device: cpu, allowed is fp32 there; {} wants "
+                "resources.device: cuda",
+                config::Gradients::Format_Name(job.train().communicate_in()),
+                config::Gradients::Format_Name(job.train().communicate_in()));
+  check.require(on_gpus || resources.devices().empty(), {"resources.devices", "resources.device"},
+                "found GPUs for a job with resources.device: cpu, allowed are they with "
+                "resources.device: cuda");
+  for (int i = 0; i < resources.devices_size(); ++i) {
+    const auto device = parse_device(resources.devices(i));
+    check.require(device.has_value(), {"resources.devices"}, "{}",
+                  device ? "" : device.error().message);
+  }
 }
 
 // A worker without a micro-batch would have nothing to do.
@@ -254,6 +281,7 @@ void check_combinations(const config::Job& job, Reading& reading) {
   check_name(job, check);
   check_model_and_data(job, check);
   check_train(job.train(), check);
+  check_device(job, check);
   check_workers(job, check);
   check_machines(job.resources(), check);
   check_checkpoint(job.checkpoint(), check);

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "configs/job_for_test.h"
@@ -70,6 +71,21 @@ TEST_F(Identity, KnowsDataByTheirBytesNotByTheirPlace) {
 TEST_F(Identity, HoldsMaxStepsOnlyWhereTheScheduleDependsOnIt) {
   EXPECT_NE(of({"train.max_steps=400"}).hash, of({}).hash);
   EXPECT_EQ(of({"train.schedule={}", "train.max_steps=400"}).hash, of({"train.schedule={}"}).hash);
+}
+
+TEST_F(Identity, HoldsTheFormatOfTheGradientsOnlyWhereItIsNotFp32SoThatOlderJobsGoOn) {
+  EXPECT_EQ(of({"train.communicate_in=fp32"}).hash, of({}).hash);
+  EXPECT_THAT(of({}).lines, Not(Contains(StartsWith("train.communicate_in"))));
+  EXPECT_THAT(of({"resources.device=cuda", "train.communicate_in=bf16"}).lines,
+              Contains("train.communicate_in: bf16"));
+}
+
+TEST_F(Identity, HoldsThePrecisionAndNotTheDevice) {
+  EXPECT_EQ(of({"resources.device=cuda"}).hash, of({}).hash);
+  EXPECT_EQ(of({"resources.device=cuda", "resources.devices=[1, 0]"}).hash, of({}).hash);
+  for (const char* precision : {"tf32", "bf16"})
+    EXPECT_NE(of({"resources.device=cuda", fmt::format("train.precision={}", precision)}).hash,
+              of({}).hash);
 }
 
 TEST_F(Identity, TakesAHeldOutFileAsNothingHeldOutOfTheOther) {

@@ -73,8 +73,9 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
 class Gpt final : public BuiltInNetwork {
  public:
-  explicit Gpt(const config::Model& model)
-      : n_layer_(model.n_layer()),
+  Gpt(const config::Model& model, at::Device device)
+      : BuiltInNetwork(device),
+        n_layer_(model.n_layer()),
         n_head_(model.n_head()),
         n_embd_(model.n_embd()),
         block_size_(model.block_size()),
@@ -149,17 +150,22 @@ class Gpt final : public BuiltInNetwork {
   at::Tensor attention(const at::Tensor& x, const Block& block, std::int64_t batch,
                        std::int64_t time) const {
     const std::int64_t head = n_embd_ / n_head_;
-    // [3, batch * heads, time, head]: one copy for all three.
+    // [3, batch, heads, time, head]
     const at::Tensor qkv = at::addmm(block.c_attn.bias, x, block.c_attn.weight)
                                .view({batch, time, 3, n_head_, head})
-                               .permute({2, 0, 3, 1, 4})
-                               .reshape({3, batch * n_head_, time, head});
+                               .permute({2, 0, 3, 1, 4});
     const double p = training_ ? dropout_ : 0;
-    const at::Tensor y = CausalAttention::apply(qkv, p, p > 0 ? draw_key() : 0)
-                             .view({batch, n_head_, time, head})
-                             .transpose(1, 2)
-                             .reshape({batch * time, n_embd_});
-    return at::addmm(block.c_proj.bias, y, block.c_proj.weight);
+    at::Tensor y;
+    if (x.is_cuda()) {
+      y = causal_attention(qkv[0], qkv[1], qkv[2], p);
+    } else {
+      // One copy for all three.
+      y = CausalAttention::apply(qkv.reshape({3, batch * n_head_, time, head}), p,
+                                 p > 0 ? draw_key() : 0)
+              .view({batch, n_head_, time, head});
+    }
+    return at::addmm(block.c_proj.bias, y.transpose(1, 2).reshape({batch * time, n_embd_}),
+                     block.c_proj.weight);
   }
 
   at::Tensor feed_forward(const at::Tensor& x, const Block& block) const {
@@ -180,7 +186,8 @@ class Gpt final : public BuiltInNetwork {
 
 }  // namespace
 
-Result<std::unique_ptr<Network>> make_gpt(const config::Model& model, const Dataset& dataset) {
+Result<std::unique_ptr<Network>> make_gpt(const config::Model& model, const Dataset& dataset,
+                                          at::Device device) {
   if (dataset.input().type != DType::kI64 ||
       dataset.input().shape != std::vector<std::int64_t>{model.block_size()}) {
     return error(
@@ -191,7 +198,7 @@ Result<std::unique_ptr<Network>> make_gpt(const config::Model& model, const Data
     return error(Code::kInvalid, "model.n_head: found {}, it must divide model.n_embd {}",
                  model.n_head(), model.n_embd());
   }
-  return std::unique_ptr<Network>(std::make_unique<Gpt>(model));
+  return std::unique_ptr<Network>(std::make_unique<Gpt>(model, device));
 }
 
 }  // namespace surefoot

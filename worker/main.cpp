@@ -12,6 +12,7 @@
 
 #include "checkpoint/arena_space.h"
 #include "collectives/collectives.h"
+#include "collectives/device_stream.h"
 #include "collectives/mpi/mpi_communicator.h"
 #include "common/log.h"
 #include "configs/job_directory.h"
@@ -53,6 +54,8 @@ struct Worker {
   JobDirectory directory;
   JoinRequest request;
   std::unique_ptr<MpiCommunicator> communicator;
+  std::unique_ptr<Device> device;  // null: the processor
+  std::unique_ptr<DeviceStream> device_stream;
   std::unique_ptr<Dataset> dataset;
   std::unique_ptr<Model> model;
   std::optional<Session> session;
@@ -131,11 +134,27 @@ Status build_model(Worker& worker) {
   set_float_mode();
   SUREFOOT_TRY(check_float_mode());
   SUREFOOT_TRY(set_up_numerics(worker.job.job.resources().threads_per_worker()));
-  worker.request.numerics_id = numerics_id();
+  if (worker.device && worker.device->facts().is_cuda)
+    set_up_gpu_numerics(worker.job.job.train().precision() != config::Train::fp32);
+  worker.request.numerics_id = numerics_id(worker.device.get());
   SUREFOOT_ASSIGN(worker.dataset, open_dataset(worker.job.job));
-  SUREFOOT_ASSIGN(worker.model, make_model(worker.job.job, *worker.dataset));
+  SUREFOOT_ASSIGN(worker.model, make_model(worker.job.job, *worker.dataset, worker.device.get()));
   worker.request.layout = worker.model->layout();
   SUREFOOT_ASSIGN(worker.request.identity, training_identity(worker.job.job));
+  return {};
+}
+
+Status connect_devices(Worker& worker, Time deadline) {
+  if (!worker.device) return {};
+  // From any thread, the network's or the driver's state unknown: nothing is waited for.
+  const auto failed = [&worker](const std::string& reason) {
+    leave(worker, error(Code::kRestart, "{}", reason));
+  };
+  auto stream =
+      worker.device->connect(*worker.communicator, worker.session->place, failed, deadline);
+  SUREFOOT_TRY(agree(*worker.communicator, stream ? Status() : Status(stream.error()), deadline,
+                     "the network between the devices"));
+  worker.device_stream = std::move(*stream);
   return {};
 }
 
@@ -189,6 +208,8 @@ Result<Outcome> train(Worker& worker) {
   Session& session = *worker.session;
   init_log(
       fmt::format("worker {}/{}@{}", session.attempt, worker.communicator->rank(), host_name()));
+  if (worker.device) spdlog::info("device: {}", worker.device->facts().numerics);
+  SUREFOOT_TRY(connect_devices(worker, deadline));
   std::vector<InjectedFault> faults;
   if (!worker.options.faults.empty()) {
     SUREFOOT_ASSIGN(
@@ -199,7 +220,7 @@ Result<Outcome> train(Worker& worker) {
                        worker.communicator->size(), worker.options.supervisor);
   ServiceStarter starter(session.arena_path, launch_of(worker));
   Trainer trainer({*worker.communicator, worker.request, session, *worker.model, *worker.dataset,
-                   trigger, [&worker, &starter] {
+                   trigger, worker.device.get(), worker.device_stream.get(), [&worker, &starter] {
                      if (worker.options.supervised()) return;  // the supervisor sees to it
                      const Status started = starter.look(now());
                      if (!started)
@@ -226,6 +247,13 @@ int run(int argc, char** argv) {
   install_drain_signals();
   export_standard_variables(worker.options);
   load(worker);
+  // Whoever asks for a GPU has to get one, or hear why not before anything starts.
+  auto device = open_device(worker.job.job, worker.options.local_rank, worker.options.local_size);
+  if (!device) {
+    std::fprintf(stderr, "%s\n", device.error().message.c_str());
+    return kExitJobFile;
+  }
+  worker.device = std::move(*device);
   if (worker.options.describe) {
     if (auto built = build_model(worker); !built) leave(worker, built.error());
     const std::string text = describe(worker.job.job, *worker.model, *worker.dataset,
@@ -258,6 +286,8 @@ int run(int argc, char** argv) {
 
   auto outcome = train(worker);
   if (!outcome) leave(worker, outcome.error());
+  // All have come to the end: that the others leave is no failure any more.
+  worker.device_stream.reset();
   const bool done = *outcome == Outcome::kDone;
   const int code = done ? kExitDone : kExitDrained;
   record_exit(worker, code,

@@ -1,6 +1,11 @@
 // A model on flat memory: the only way the training loop sees libtorch. This header is free of it,
 // so that including it is cheap.
 //
+// On a device (device.h) the state, the gradients and the buffers' changes are its memory, and
+// micro_batch() and take_buffer_changes() only enqueue; take_losses() waits. The callback of
+// on_gradient_ready() then comes on a thread of libtorch's, while the caller waits in
+// micro_batch().
+//
 // Parameters are views of the training state that bind_state() names (on CPU a slot of the arena),
 // which the model only ever reads; gradients are views of the flat vector that bind_gradients()
 // names. Views are made once per distinct pointer and kept. The vector has the element offsets of
@@ -25,12 +30,15 @@
 #include <vector>
 
 #include "checkpoint/layout.h"
-#include "collectives/reducer.h"  // ElementRange
+#include "collectives/element_range.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "configs/job.pb.h"
 #include "worker/data.h"
 
 namespace surefoot {
+
+class Device;
 
 struct EvaluationSums {
   double loss_sum = 0;  // over the samples that count
@@ -70,12 +78,15 @@ class Model {
   // elements and the gap after them. Elements of parameters without gradient are never reported.
   virtual void on_gradient_ready(std::function<void(ElementRange)> callback) = 0;
 
-  // Forward and backward of one micro-batch: its mean loss; its gradient is *added* to the bound
-  // vector. Starts from the buffers of the bound state, with the generator seeded by `seed`. A loss
-  // that is not finite is returned, not judged; backward is done all the same.
-  virtual Result<double> micro_batch(const BatchBuffer& batch, std::uint64_t seed) = 0;
+  // Forward and backward of one micro-batch; its gradient is *added* to the bound vector. Starts
+  // from the buffers of the bound state, with the generator seeded by `seed`. A loss that is not
+  // finite is not judged; backward is done all the same. The batch may be filled anew afterwards.
+  // kNoSpace: the device's memory does not hold it, with the numbers.
+  virtual Status micro_batch(const BatchBuffer& batch, std::uint64_t seed) = 0;
+  // The mean losses of the micro-batches since the last call, in order.
+  virtual Result<std::vector<double>> take_losses() = 0;
 
-  // Change of the F32 buffers by the last micro-batch, into buffer_elements() floats (gaps 0).
+  // Change of the F32 buffers by the last micro-batch, into buffer_elements() zeros.
   // kInvalid names a buffer of another type that came out differently from this step's first
   // micro-batch (the first after bind_state).
   virtual Status take_buffer_changes(std::span<float> change) = 0;
@@ -90,15 +101,16 @@ class Model {
   virtual Result<EvaluationSums> evaluate(const BatchBuffer& batch) = 0;
 };
 
-// Builds the model of `job` for the samples of `dataset`. kInvalid: model and data do not fit
-// together, or a user's module is not as it must be; names what and where. set_up_numerics() comes
-// first.
+// Builds the model of `job` for the samples of `dataset`, on `device` where there is one (it
+// outlives the model). kInvalid: model and data do not fit together, or a user's module is not as
+// it must be; names what and where. set_up_numerics() comes first.
 [[nodiscard]] Result<std::unique_ptr<Model>> make_model(const config::Job& job,
-                                                        const Dataset& dataset);
+                                                        const Dataset& dataset,
+                                                        Device* device = nullptr);
 
 // Runs one micro-batch twice and compares the gradients, losses and buffer changes by their bits.
 // kInvalid: they differ, names the first parameter. A state must be bound. Leaves no gradient
-// binding that is of use.
-Status check_repeatable(Model& model, const BatchBuffer& batch);
+// binding that is of use; keeps the device's memory for one result.
+Status check_repeatable(Model& model, const BatchBuffer& batch, Device* device, Time deadline);
 
 }  // namespace surefoot

@@ -18,7 +18,7 @@ void micro_batches(benchmark::State& state, const config::Job& job, std::int64_t
   bench.model->bind_gradients(gradients);
   std::uint64_t seed = 0;
   for (auto _ : state) {
-    const auto loss = bench.model->micro_batch(*bench.batch, ++seed);
+    const auto loss = bench.micro_batch(++seed);
     if (!loss) state.SkipWithError(loss.error().message.c_str());
   }
   const double count = static_cast<double>(state.iterations() * samples);

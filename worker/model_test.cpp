@@ -82,7 +82,7 @@ TEST_P(BuiltIn, BitsAreTheSameForAnyStateAndGradientMemory) {
   }
   Bench other(job_of(GetParam()));
   EXPECT_TRUE(first == other.run(7));
-  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch));
+  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch, nullptr, now()));
 }
 
 TEST_P(BuiltIn, GradientsAreAddedToWhatIsThere) {
@@ -90,8 +90,8 @@ TEST_P(BuiltIn, GradientsAreAddedToWhatIsThere) {
   const Outcome once = bench.run(3);
   std::vector<float> twice(once.gradients.size());
   bench.model->bind_gradients(twice);
-  ASSERT_TRUE(bench.model->micro_batch(*bench.batch, 3));
-  ASSERT_TRUE(bench.model->micro_batch(*bench.batch, 3));
+  ASSERT_TRUE(bench.micro_batch(3));
+  ASSERT_TRUE(bench.micro_batch(3));
   for (std::size_t i = 0; i < twice.size(); ++i) ASSERT_EQ(twice[i], 2 * once.gradients[i]);
 }
 
@@ -113,7 +113,7 @@ TEST_P(BuiltIn, EachGradientIsReportedReadyOnceAndIsFinalThen) {
     reported.push_back({r, {gradients.begin() + r.begin, gradients.begin() + r.end}});
   });
   bench.model->bind_gradients(gradients);
-  ASSERT_TRUE(bench.model->micro_batch(*bench.batch, 1));
+  ASSERT_TRUE(bench.micro_batch(1));
   std::set<std::int64_t> begins;
   for (const auto& [range, values] : reported) {
     EXPECT_TRUE(begins.insert(range.begin).second);

@@ -106,12 +106,17 @@ struct Bench {
     const Status filled = batch->fill(*dataset, Split::kTrain, indices);
     SUREFOOT_CHECK(filled.has_value());
   }
+  Result<double> micro_batch(std::uint64_t seed) {
+    SUREFOOT_TRY(model->micro_batch(*batch, seed));
+    SUREFOOT_ASSIGN(const auto losses, model->take_losses());
+    return losses.at(0);
+  }
   Outcome run(std::uint64_t seed) {
     Outcome outcome;
     outcome.gradients.resize(static_cast<std::size_t>(model->gradient_elements()));
     outcome.changes.resize(static_cast<std::size_t>(model->buffer_elements()));
     model->bind_gradients(outcome.gradients);
-    const Result<double> loss = model->micro_batch(*batch, seed);
+    const Result<double> loss = micro_batch(seed);
     EXPECT_TRUE(loss) << (loss ? "" : loss.error().message);
     if (loss) outcome.loss = *loss;
     const Status taken = model->take_buffer_changes(outcome.changes);

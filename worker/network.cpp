@@ -102,7 +102,8 @@ Network::Evaluation BuiltInNetwork::evaluate(const at::Tensor& inputs, const at:
 at::Tensor BuiltInNetwork::add_parameter(const std::string& name, at::IntArrayRef shape,
                                          Initial initial) {
   // Not touched before the engine re-points it, so these pages are never used.
-  at::Tensor tensor = at::empty(shape, at::kFloat).set_requires_grad(true);
+  at::Tensor tensor =
+      at::empty(shape, at::TensorOptions(at::kFloat).device(device_)).set_requires_grad(true);
   parameters_.push_back({name, tensor});
   parameter_initials_.push_back(initial);
   return tensor;
@@ -110,7 +111,7 @@ at::Tensor BuiltInNetwork::add_parameter(const std::string& name, at::IntArrayRe
 
 at::Tensor BuiltInNetwork::add_buffer(const std::string& name, at::IntArrayRef shape,
                                       at::ScalarType type, double initial) {
-  at::Tensor tensor = at::full(shape, initial, type);
+  at::Tensor tensor = at::full(shape, initial, at::TensorOptions(type).device(device_));
   buffers_.push_back({name, tensor});
   buffer_initials_.push_back({Initial::kConstant, initial});
   return tensor;
@@ -122,12 +123,14 @@ std::int64_t BuiltInNetwork::draw_key() {
 }
 
 at::Tensor BuiltInNetwork::dropout(const at::Tensor& x) const {
-  return training_ && dropout_ > 0 ? Dropout::apply(x, dropout_, draw_key()) : x;
+  if (!training_ || dropout_ == 0) return x;
+  // A GPU's generator is counter-based, and seeded for each micro-batch like the other.
+  return x.is_cuda() ? at::dropout(x, dropout_, true) : Dropout::apply(x, dropout_, draw_key());
 }
 
 at::Tensor BuiltInNetwork::add_dropout(const at::Tensor& residual, const at::Tensor& x) const {
-  return training_ && dropout_ > 0 ? AddDropout::apply(residual, x, dropout_, draw_key())
-                                   : residual + x;
+  if (!training_ || dropout_ == 0 || x.is_cuda()) return residual + dropout(x);
+  return AddDropout::apply(residual, x, dropout_, draw_key());
 }
 
 at::ScalarType scalar_type(DType type) {

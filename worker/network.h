@@ -3,7 +3,8 @@
 //
 // Tensors: `parameters` are trained, `frozen` are constants, both are re-pointed by the engine at
 // memory it must not write. `buffers` are the network's own memory, set before each micro-batch and
-// read after it. All three are named, distinct, contiguous, on the CPU.
+// read after it. All three are named, distinct, contiguous, on the at::Device the network was made
+// for; inputs and targets come on it too. Initial values are on the processor.
 //
 // Functions throw libtorch's exceptions; the engine turns them into errors.
 #pragma once
@@ -70,6 +71,7 @@ class Network {
 // A network whose tensors are made from a list of names, shapes and initial distributions.
 class BuiltInNetwork : public Network {
  public:
+  explicit BuiltInNetwork(at::Device device) : device_(device) {}
   void initial_values(std::uint64_t seed,
                       const std::function<void(const at::Tensor&)>& take) const override;
   at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets) override;
@@ -99,18 +101,21 @@ class BuiltInNetwork : public Network {
   bool training_ = true;
 
  private:
+  at::Device device_;
   std::vector<Initial> parameter_initials_;
   std::vector<Initial> buffer_initials_;
 };
 
 [[nodiscard]] Result<std::unique_ptr<Network>> make_mlp(const config::Model& model,
-                                                        const Dataset& dataset);
+                                                        const Dataset& dataset, at::Device device);
 [[nodiscard]] Result<std::unique_ptr<Network>> make_resnet(const config::Model& model,
-                                                           const Dataset& dataset);
+                                                           const Dataset& dataset,
+                                                           at::Device device);
 [[nodiscard]] Result<std::unique_ptr<Network>> make_gpt(const config::Model& model,
-                                                        const Dataset& dataset);
+                                                        const Dataset& dataset, at::Device device);
 // Loads the user's module file.
-[[nodiscard]] Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model);
+[[nodiscard]] Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model,
+                                                                at::Device device);
 
 [[nodiscard]] at::ScalarType scalar_type(DType type);
 // Nothing: a type that a state cannot hold.

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "worker/device.h"
 #include "worker/float_mode.h"
 #include "worker/numerics_build.h"  // kNumericsBuild, made by the build from the sources that compute
 #include "worker/torch_compat.h"
@@ -9,16 +10,16 @@
 namespace surefoot {
 namespace {
 
-// OpenBLAS is loaded by libtorch, if at all; nothing here links to it.
+// OpenBLAS, cuBLAS and cuDNN are loaded by libtorch, if at all; nothing here links to them.
 template <class Function>
-Function* blas_function(const char* name) {
+Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
 std::string blas_text() {
-  const auto config = blas_function<char*()>("openblas_get_config");
+  const auto config = loaded_function<char*()>("openblas_get_config");
   if (config == nullptr) return "BLAS unknown";
-  const auto core = blas_function<char*()>("openblas_get_corename");
+  const auto core = loaded_function<char*()>("openblas_get_corename");
   return fmt::format("{} kernel {}", config(), core != nullptr ? core() : "unknown");
 }
 
@@ -40,12 +41,12 @@ Status set_up_numerics(int threads) {
   try {
     at::set_num_threads(threads);
     if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
-    at::globalContext().setDeterministicAlgorithms(true, false);
+    set_deterministic();
   } catch (const std::exception& e) {
     return error(Code::kInvalid, "libtorch: {}", e.what());
   }
-  const auto set_blas = blas_function<void(int)>("openblas_set_num_threads");
-  const auto get_blas = blas_function<int()>("openblas_get_num_threads");
+  const auto set_blas = loaded_function<void(int)>("openblas_set_num_threads");
+  const auto get_blas = loaded_function<int()>("openblas_get_num_threads");
   if (set_blas != nullptr) set_blas(threads);
 
   if (at::get_num_threads() != threads || at::get_num_interop_threads() != 1) {
@@ -62,9 +63,21 @@ Status set_up_numerics(int threads) {
   return check_float_mode();
 }
 
-std::string numerics_id() {
-  return fmt::format("surefoot {}; libtorch {}; {}; {}; threads {}", kNumericsBuild, TORCH_VERSION,
-                     blas_text(), cpu_capability(), at::get_num_threads());
+void set_up_gpu_numerics(bool tf32) {
+  set_deterministic_gpu(tf32);
+}
+
+std::string numerics_id(const Device* device) {
+  std::string id = fmt::format("surefoot {}; libtorch {}; {}; {}; threads {}", kNumericsBuild,
+                               TORCH_VERSION, blas_text(), cpu_capability(), at::get_num_threads());
+  if (device == nullptr) return id;
+  id += "; device " + device->facts().numerics;
+  if (!device->facts().is_cuda) return id;
+  for (const char* version : {"cublasLtGetVersion", "cudnnGetVersion"}) {
+    const auto call = loaded_function<std::size_t()>(version);
+    id += fmt::format("; {} {}", version, call != nullptr ? std::to_string(call()) : "unknown");
+  }
+  return id;
 }
 
 }  // namespace surefoot

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "common/check.h"
 
 namespace surefoot {
 namespace {
@@ -21,38 +22,19 @@ double power(double base, std::int64_t n) {
 // round alike, since + - * / sqrt are correctly rounded and contraction is off; so neither the
 // vector's width nor the loop's tail shows in the bits.
 
-struct AdamWScalars {
-  float scale, keep, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
-};
-
-// `keep`: 1 - lr * weight decay; 1 where there is none (a product with 1 changes no bit).
-void adamw(std::size_t count, const AdamWScalars s, const float* p, const float* m, const float* v,
-           const float* sum, float* p_out, float* m_out, float* v_out) {
+void adamw(std::size_t count, const AdamWScalars s, const float keep, const float* p,
+           const float* m, const float* v, const float* sum, float* p_out, float* m_out,
+           float* v_out) {
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) {
-    const float g = s.scale * sum[i];
-    const float kept = s.keep * p[i];
-    const float mean = m[i] + s.one_minus_beta1 * (g - m[i]);
-    const float square = s.beta2 * v[i] + s.one_minus_beta2 * g * g;
-    p_out[i] = kept - s.step_size * mean / (std::sqrt(square) / s.root_correction + s.eps);
-    m_out[i] = mean;
-    v_out[i] = square;
-  }
+  for (std::size_t i = 0; i < count; ++i)
+    adamw_element(s, keep, sum[i], p[i], m[i], v[i], p_out[i], m_out[i], v_out[i]);
 }
 
-struct SgdScalars {
-  float scale, decay, momentum, lr;
-};
-
-void sgd(std::size_t count, const SgdScalars s, const float* p, const float* m, const float* sum,
-         float* p_out, float* m_out) {
+void sgd(std::size_t count, const SgdScalars s, const float decay, const float* p, const float* m,
+         const float* sum, float* p_out, float* m_out) {
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) {
-    const float g = s.scale * sum[i] + s.decay * p[i];
-    const float velocity = s.momentum * m[i] + g;
-    p_out[i] = p[i] - s.lr * velocity;
-    m_out[i] = velocity;
-  }
+  for (std::size_t i = 0; i < count; ++i)
+    sgd_element(s, decay, sum[i], p[i], m[i], p_out[i], m_out[i]);
 }
 
 }  // namespace
@@ -65,43 +47,52 @@ std::vector<std::string> Optimizer::moment_names(const config::Optimizer& option
   return {"momentum"};
 }
 
-void Optimizer::update_run(ElementRange range, bool decay, const OptimizerState& from,
-                           const MutableOptimizerState& to, const float* gradient_sum,
-                           const StepScalars& scalars) const {
-  const auto at = range.begin;
-  const auto count = static_cast<std::size_t>(range.end - range.begin);
-  const double weight_decay = decay ? options_.weight_decay() : 0;
+UpdateScalars Optimizer::scalars(const StepScalars& scalars) const {
+  SUREFOOT_CHECK(scalars.step.value >= 1);
   if (options_.kind() == config::Optimizer::adamw) {
     const double beta1 = options_.betas(0);
     const double beta2 = options_.betas(1);
     AdamWScalars s{};
     s.scale = static_cast<float>(scalars.gradient_scale);
-    s.keep = static_cast<float>(1 - scalars.learning_rate * weight_decay);
+    s.keep_decayed = static_cast<float>(1 - scalars.learning_rate * options_.weight_decay());
     s.one_minus_beta1 = static_cast<float>(1 - beta1);
     s.beta2 = static_cast<float>(beta2);
     s.one_minus_beta2 = static_cast<float>(1 - beta2);
     s.step_size =
         static_cast<float>(scalars.learning_rate / (1 - power(beta1, scalars.step.value)));
     s.root_correction = static_cast<float>(std::sqrt(1 - power(beta2, scalars.step.value)));
-    // Never zero as a float: 0 / (0 + 0) in the gaps between tensors would be NaN.
     s.eps = std::max(static_cast<float>(options_.eps()), std::numeric_limits<float>::denorm_min());
-    adamw(count, s, from.parameters + at, from.moments[0] + at, from.moments[1] + at,
-          gradient_sum + at, to.parameters + at, to.moments[0] + at, to.moments[1] + at);
+    return s;
+  }
+  SgdScalars s{};
+  s.scale = static_cast<float>(scalars.gradient_scale);
+  s.decay = static_cast<float>(options_.weight_decay());
+  s.momentum = static_cast<float>(options_.momentum());
+  s.lr = static_cast<float>(scalars.learning_rate);
+  return s;
+}
+
+void Optimizer::update_run(ElementRange range, bool decay, const OptimizerState& from,
+                           const MutableOptimizerState& to, const float* gradient_sum,
+                           const UpdateScalars& scalars) {
+  const auto at = range.begin;
+  const auto count = static_cast<std::size_t>(range.end - range.begin);
+  if (const auto* s = std::get_if<AdamWScalars>(&scalars)) {
+    adamw(count, *s, decay ? s->keep_decayed : 1.0F, from.parameters + at, from.moments[0] + at,
+          from.moments[1] + at, gradient_sum + at, to.parameters + at, to.moments[0] + at,
+          to.moments[1] + at);
   } else {
-    SgdScalars s{};
-    s.scale = static_cast<float>(scalars.gradient_scale);
-    s.decay = static_cast<float>(weight_decay);
-    s.momentum = static_cast<float>(options_.momentum());
-    s.lr = static_cast<float>(scalars.learning_rate);
-    sgd(count, s, from.parameters + at, from.moments[0] + at, gradient_sum + at, to.parameters + at,
-        to.moments[0] + at);
+    const auto& sgd_scalars = std::get<SgdScalars>(scalars);
+    sgd(count, sgd_scalars, decay ? sgd_scalars.decay : 0.0F, from.parameters + at,
+        from.moments[0] + at, gradient_sum + at, to.parameters + at, to.moments[0] + at);
   }
 }
 
 void Optimizer::update(ElementRange range, const OptimizerState& from,
                        const MutableOptimizerState& to, const float* gradient_sum,
                        const StepScalars& scalars) const {
-  SUREFOOT_CHECK(scalars.step.value >= 1 && range.begin >= 0);
+  SUREFOOT_CHECK(range.begin >= 0);
+  const UpdateScalars rounded = this->scalars(scalars);
   // The first decayed range that ends behind range.begin; ranges are ascending.
   auto next =
       std::upper_bound(decayed_.begin(), decayed_.end(), range.begin,
@@ -110,7 +101,7 @@ void Optimizer::update(ElementRange range, const OptimizerState& from,
     const bool decay = next != decayed_.end() && next->begin <= begin;
     std::int64_t end = range.end;
     if (next != decayed_.end()) end = std::min(end, decay ? next->end : next->begin);
-    update_run({begin, end}, decay, from, to, gradient_sum, scalars);
+    update_run({begin, end}, decay, from, to, gradient_sum, rounded);
     if (decay) ++next;
     begin = end;
   }
@@ -125,22 +116,12 @@ double gradient_scale(double norm, double grad_clip, std::int64_t micro_batches)
   return grad_clip > 0 && norm > grad_clip ? mean * (grad_clip / norm) : mean;
 }
 
-void buffer_change(std::span<const float> before, std::span<const float> after,
-                   std::span<float> change) {
-  SUREFOOT_CHECK(before.size() == after.size() && before.size() == change.size());
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const bool same = std::memcmp(&before[i], &after[i], sizeof(float)) == 0;
-    change[i] = same ? 0.0f : after[i] - before[i];
-  }
-}
-
 void apply_buffer_change(std::span<const float> before, std::span<const float> change_sum,
                          std::int64_t micro_batches, std::span<float> after) {
   SUREFOOT_CHECK(before.size() == change_sum.size() && before.size() == after.size());
   const float count = static_cast<float>(micro_batches);
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    after[i] = change_sum[i] == 0 ? before[i] : before[i] + change_sum[i] / count;
-  }
+  for (std::size_t i = 0; i < before.size(); ++i)
+    after[i] = changed_buffer(before[i], change_sum[i], count);
 }
 
 }  // namespace surefoot

@@ -25,13 +25,12 @@
 #include <string>
 #include <vector>
 
-#include "collectives/reducer.h"  // ElementRange
+#include "collectives/element_range.h"
 #include "common/ids.h"
 #include "configs/job.pb.h"
+#include "worker/update_arithmetic.h"
 
 namespace surefoot {
-
-inline constexpr std::size_t kMaxMoments = 2;
 
 // Base pointers of the sections of one state; element e of the parameters has its moments at
 // element e too.
@@ -63,10 +62,14 @@ class Optimizer {
   void update(ElementRange range, const OptimizerState& from, const MutableOptimizerState& to,
               const float* gradient_sum, const StepScalars& scalars) const;
 
+  // What a step's update takes beside the elements: computed in double, rounded once.
+  [[nodiscard]] UpdateScalars scalars(const StepScalars& scalars) const;
+  [[nodiscard]] const std::vector<ElementRange>& decayed() const { return decayed_; }
+
  private:
-  void update_run(ElementRange range, bool decay, const OptimizerState& from,
-                  const MutableOptimizerState& to, const float* gradient_sum,
-                  const StepScalars& scalars) const;
+  static void update_run(ElementRange range, bool decay, const OptimizerState& from,
+                         const MutableOptimizerState& to, const float* gradient_sum,
+                         const UpdateScalars& scalars);
   config::Optimizer options_;
   std::vector<ElementRange> decayed_;
 };
@@ -80,8 +83,6 @@ class Optimizer {
 // is each micro-batch's *change*, after - before; the step's result is before + mean change. That
 // is the mean of `after`, but a buffer that did not change keeps its bits (a plain mean would round
 // a frozen weight a little off at every step, and turn an infinite one into NaN).
-void buffer_change(std::span<const float> before, std::span<const float> after,
-                   std::span<float> change);
 void apply_buffer_change(std::span<const float> before, std::span<const float> change_sum,
                          std::int64_t micro_batches, std::span<float> after);
 

@@ -232,23 +232,14 @@ TEST(BufferChange, AnUnchangedBufferKeepsItsBitsWhateverTheyAre) {
   const std::vector<float> before = {0.1f,           -0.0f,  infinity, -infinity,
                                      std::nanf("1"), 1e-42f, 3e38f};
   for (const std::int64_t m : {1, 3, 7, 10}) {
-    std::vector<float> change(before.size());
-    buffer_change(before, before, change);
-    std::vector<float> sum(before.size());
-    for (std::int64_t i = 0; i < m; ++i) {
-      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += change[j];
-    }
     std::vector<float> after(before.size());
-    apply_buffer_change(before, sum, m, after);
+    apply_buffer_change(before, std::vector<float>(before.size()), m, after);
     EXPECT_TRUE(same_bits(before, after)) << m;
   }
 }
 
 TEST(BufferChange, MovesByTheMeanChange) {
   const std::vector<float> before = {1, 2};
-  std::vector<float> change(2);
-  buffer_change(before, std::vector<float>{2, 2}, change);
-  EXPECT_EQ(change, (std::vector<float>{1, 0}));
   std::vector<float> after(2);
   apply_buffer_change(before, std::vector<float>{3, 0}, 4, after);
   EXPECT_EQ(after, (std::vector<float>{1.75f, 2}));

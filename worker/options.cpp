@@ -48,6 +48,7 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
   options.rank = number_of("OMPI_COMM_WORLD_RANK", 0);
   options.world_size = number_of("OMPI_COMM_WORLD_SIZE", 1);
   options.local_rank = number_of("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  options.local_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   // A rank that has lost mpirun's environment on the way would be a world of its own.
   if (const int asked = number_of("SUREFOOT_WORKERS", options.world_size);
       asked != options.world_size) {
@@ -71,11 +72,10 @@ void export_standard_variables(const WorkerOptions& options) {
   set("RANK", std::to_string(options.rank));
   set("LOCAL_RANK", std::to_string(options.local_rank));
   set("WORLD_SIZE", std::to_string(options.world_size));
-  const int local_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-  set("LOCAL_WORLD_SIZE", std::to_string(local_size));
+  set("LOCAL_WORLD_SIZE", std::to_string(options.local_size));
   // Over several machines the supervisor names rank 0's. Where nobody does, none is better than a
   // wrong one.
-  if (local_size == options.world_size) set("MASTER_ADDR", "127.0.0.1");
+  if (options.local_size == options.world_size) set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", "29400");
 }
 

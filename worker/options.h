@@ -20,6 +20,7 @@ struct WorkerOptions {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
+  int local_size = 1;
   // From the supervisor.
   Attempt attempt;            // 0: no supervisor
   std::string faults;         // SUREFOOT_FAULTS

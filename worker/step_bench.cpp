@@ -78,7 +78,7 @@ class Steps {
     std::ranges::fill(gradients_, 0.0f);
     model.bind_gradients(gradients_);
     for (int m = 0; m < micro_batches_; ++m)
-      SUREFOOT_CHECK(model.micro_batch(*bench_.batch, static_cast<std::uint64_t>(m)).has_value());
+      SUREFOOT_CHECK(bench_.micro_batch(static_cast<std::uint64_t>(m)).has_value());
     const Time computed = now();
     StepScalars scalars{step, 1e-3, 1.0 / micro_batches_};
     const ElementRange all{0, model.gradient_elements()};

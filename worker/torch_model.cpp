@@ -7,6 +7,7 @@
 #include <map>
 
 #include "configs/job.h"
+#include "worker/device.h"
 #include "worker/model.h"
 #include "worker/network.h"
 #include "worker/optimizer.h"
@@ -29,6 +30,18 @@ std::string message_of(const std::exception& e) {
   return from_torch != nullptr ? from_torch->what_without_backtrace() : std::string(e.what());
 }
 
+// What the user can do about it. Out of memory is no fault of the model: another size may do. A GPU
+// that has failed is no fault of anybody: the next attempt may find it well, or another one.
+Error failed(std::string_view what, const std::exception& e) {
+  const std::string message = message_of(e);
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&e) != nullptr) {
+    return error(Code::kNoSpace, "{}: {}; a smaller train.micro_batch_size needs less", what,
+                 message);
+  }
+  return error(is_device_failure(message) ? Code::kRestart : Code::kInvalid, "{}: {}", what,
+               message);
+}
+
 TensorSpec spec_of(const NamedTensor& entry) {
   return {entry.name, entry.tensor.sizes().vec(), 0};
 }
@@ -44,15 +57,25 @@ struct Placed {
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>((elements.end - elements.begin) * size_of(type));
   }
-  [[nodiscard]] at::Tensor view(const std::byte* state) const {
-    return at::from_blob(const_cast<std::byte*>(state) + state_offset, shape, scalar_type(type));
+  // Of a state in memory of `device`.
+  [[nodiscard]] at::Tensor view(const std::byte* state, at::Device device) const {
+    return at::from_blob(const_cast<std::byte*>(state) + state_offset, shape,
+                         at::TensorOptions(scalar_type(type)).device(device));
   }
 };
 
+Digest digest_of(const at::Tensor& tensor) {
+  const at::Tensor here = tensor.to(at::kCPU).contiguous();
+  return digest({static_cast<const std::byte*>(here.data_ptr()), here.nbytes()});
+}
+
 class TorchModel final : public Model {
  public:
-  TorchModel(std::unique_ptr<Network> network, const Dataset& dataset, const config::Job& job)
+  TorchModel(std::unique_ptr<Network> network, const Dataset& dataset, const config::Job& job,
+             at::Device device)
       : network_(std::move(network)),
+        device_(device),
+        bf16_(job.train().precision() == config::Train::bf16),
         input_(dataset.input()),
         target_(dataset.target()),
         seed_(static_cast<std::uint64_t>(job.train().seed())),
@@ -74,7 +97,8 @@ class TorchModel final : public Model {
   void on_gradient_ready(std::function<void(ElementRange)> callback) override {
     ready_ = std::move(callback);
   }
-  Result<double> micro_batch(const BatchBuffer& batch, std::uint64_t seed) override;
+  Status micro_batch(const BatchBuffer& batch, std::uint64_t seed) override;
+  Result<std::vector<double>> take_losses() override;
   Status take_buffer_changes(std::span<float> change) override;
   Digest other_buffers_digest() const override;
   std::vector<std::string> other_buffers() const override;
@@ -109,6 +133,8 @@ class TorchModel final : public Model {
   }
 
   std::unique_ptr<Network> network_;
+  at::Device device_;
+  bool bf16_;
   ArraySpec input_;
   ArraySpec target_;
   std::uint64_t seed_;
@@ -130,6 +156,7 @@ class TorchModel final : public Model {
   std::map<const std::byte*, std::vector<at::Tensor>> state_views_;  // of parameters_, then frozen_
   std::map<const float*, std::vector<at::Tensor>> gradient_views_;
   std::function<void(ElementRange)> ready_;
+  std::vector<at::Tensor> losses_;    // not taken yet
   std::vector<Digest> first_others_;  // of this step's first micro-batch
 };
 
@@ -205,7 +232,7 @@ Status TorchModel::write_initial_state(std::span<std::byte> state) const {
     std::size_t next = 0;
     network_->initial_values(seed_, [&](const at::Tensor& values) {
       const Placed& entry = *order.at(next++);
-      entry.view(state.data()).copy_(values.detach());
+      entry.view(state.data(), at::kCPU).copy_(values.detach());
     });
     SUREFOOT_CHECK(next == order.size());
   } catch (const std::exception& e) {
@@ -221,8 +248,8 @@ void TorchModel::bind_state(std::span<const std::byte> state) {
   first_others_.clear();
   std::vector<at::Tensor>& views = state_views_[state_];
   if (views.empty()) {
-    for (const Placed& entry : parameters_) views.push_back(entry.view(state_));
-    for (const Placed& entry : frozen_) views.push_back(entry.view(state_));
+    for (const Placed& entry : parameters_) views.push_back(entry.view(state_, device_));
+    for (const Placed& entry : frozen_) views.push_back(entry.view(state_, device_));
   }
   std::size_t next = 0;
   for (Placed& entry : parameters_) entry.tensor.set_data(views[next++]);
@@ -235,7 +262,8 @@ void TorchModel::bind_gradients(std::span<float> gradients) {
   std::vector<at::Tensor>& views = gradient_views_[gradients_];
   if (views.empty()) {
     for (const Placed& entry : parameters_) {
-      views.push_back(at::from_blob(gradients_ + entry.elements.begin, entry.shape, at::kFloat));
+      views.push_back(at::from_blob(gradients_ + entry.elements.begin, entry.shape,
+                                    at::TensorOptions(at::kFloat).device(device_)));
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -245,7 +273,7 @@ void TorchModel::bind_gradients(std::span<float> gradients) {
 void TorchModel::load_buffers() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < buffers_.size(); ++i)
-    network_->set_buffer(i, buffers_[i].view(bound()));
+    network_->set_buffer(i, buffers_[i].view(bound(), device_));
 }
 
 // libtorch may replace a gradient instead of adding to it; then ours would silently stay zero.
@@ -268,33 +296,55 @@ at::Tensor TorchModel::batched(std::span<const std::byte> bytes, const ArraySpec
   SUREFOOT_CHECK(samples >= 1 && bytes.size() >= static_cast<std::size_t>(samples * spec.bytes()));
   std::vector<std::int64_t> shape = {samples};
   shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), shape, scalar_type(spec.type));
+  const at::Tensor here =
+      at::from_blob(const_cast<std::byte*>(bytes.data()), shape, scalar_type(spec.type));
+  if (!device_.is_cuda()) return here;
+  // From pinned memory the copy is enqueued like the rest; libtorch keeps it until it is done.
+  return here.pin_memory().to(device_, /*non_blocking=*/true);
 }
 
-Result<double> TorchModel::micro_batch(const BatchBuffer& batch, std::uint64_t seed) {
+Status TorchModel::micro_batch(const BatchBuffer& batch, std::uint64_t seed) {
   SUREFOOT_CHECK(gradients_ != nullptr);
   try {
     load_buffers();
     at::manual_seed(seed);
-    const at::Tensor loss = network_->loss(batched(batch.inputs(), input_, batch.samples()),
-                                           batched(batch.targets(), target_, batch.samples()));
+    at::Tensor loss;
+    {
+      const Autocast autocast(bf16_);
+      loss = network_->loss(batched(batch.inputs(), input_, batch.samples()),
+                            batched(batch.targets(), target_, batch.samples()));
+    }
     if (!loss.requires_grad()) {
       return error(Code::kInvalid, "the loss does not depend on any parameter that is trained");
     }
     loss.backward();
     SUREFOOT_TRY(check_gradients());
-    SUREFOOT_TRY(network_->after_backward());
-    return loss.item<double>();
+    losses_.push_back(loss.detach());
+    return network_->after_backward();
   } catch (const std::exception& e) {
-    return error(Code::kInvalid, "forward and backward: {}", message_of(e));
+    return failed("forward and backward", e);
   }
+}
+
+Result<std::vector<double>> TorchModel::take_losses() {
+  std::vector<double> values;
+  try {
+    if (losses_.empty()) return values;
+    // One copy from a device for all.
+    const at::Tensor all = at::stack(losses_).to(at::kCPU, at::kDouble).contiguous();
+    values.assign(all.data_ptr<double>(), all.data_ptr<double>() + all.numel());
+    losses_.clear();
+  } catch (const std::exception& e) {
+    return failed("the losses", e);
+  }
+  return values;
 }
 
 Status TorchModel::take_buffer_changes(std::span<float> change) {
   SUREFOOT_CHECK(change.size() == static_cast<std::size_t>(buffer_elements_));
-  std::memset(change.data(), 0, change.size_bytes());
   std::vector<Digest> others;
   try {
+    const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       const Placed& entry = buffers_[i];
       const at::Tensor now = network_->buffer(i).detach().contiguous();
@@ -304,14 +354,15 @@ Status TorchModel::take_buffer_changes(std::span<float> change) {
                      entry.name, c10::toString(now.scalar_type()), shape_text(now.sizes()),
                      name(entry.type), shape_text(entry.shape));
       }
-      const auto count = static_cast<std::size_t>(now.numel());
       if (entry.type == DType::kF32) {
-        buffer_change({reinterpret_cast<const float*>(bound() + entry.state_offset), count},
-                      {now.data_ptr<float>(), count},
-                      change.subspan(static_cast<std::size_t>(entry.elements.begin), count));
+        // A buffer that did not change keeps its bits, whatever they are (optimizer.h).
+        const at::Tensor before = entry.view(bound(), device_);
+        const at::Tensor same = before.view(at::kInt).eq(now.view(at::kInt));
+        at::from_blob(change.data() + entry.elements.begin, entry.shape, before.options())
+            .copy_((now - before).masked_fill_(same, 0));
         continue;
       }
-      others.push_back(digest({static_cast<const std::byte*>(now.data_ptr()), entry.bytes()}));
+      others.push_back(digest_of(now));
       if (!first_others_.empty() && first_others_[others.size() - 1] != others.back()) {
         return error(Code::kInvalid,
                      "buffer {}: it came out differently from another micro-batch of this step; "
@@ -320,7 +371,7 @@ Status TorchModel::take_buffer_changes(std::span<float> change) {
       }
     }
   } catch (const std::exception& e) {
-    return error(Code::kInvalid, "buffers: {}", message_of(e));
+    return failed("buffers", e);
   }
   if (first_others_.empty()) first_others_ = std::move(others);
   return {};
@@ -337,24 +388,21 @@ std::vector<std::string> TorchModel::other_buffers() const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (buffers_[i].type == DType::kF32) continue;
     const at::Tensor now = network_->buffer(i).detach().contiguous();
-    lines.push_back(fmt::format(
-        "{}={}\n", buffers_[i].name,
-        digest({static_cast<const std::byte*>(now.data_ptr()), buffers_[i].bytes()}).hex()));
+    lines.push_back(fmt::format("{}={}\n", buffers_[i].name, digest_of(now).hex()));
   }
   return lines;
 }
 
 void TorchModel::store_other_buffers(std::span<std::byte> state) const {
   SUREFOOT_CHECK(state.size() == static_cast<std::size_t>(layout_.bytes));
+  const at::NoGradGuard no_grad;
   for (const Placed& entry : frozen_) {
-    if (entry.type != DType::kF32)
-      std::memcpy(state.data() + entry.state_offset, bound() + entry.state_offset, entry.bytes());
+    if (entry.type != DType::kF32 && state.data() != bound())
+      entry.view(state.data(), device_).copy_(entry.view(bound(), device_));
   }
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    const Placed& entry = buffers_[i];
-    if (entry.type == DType::kF32) continue;
-    const at::Tensor now = network_->buffer(i).detach().contiguous();
-    std::memcpy(state.data() + entry.state_offset, now.data_ptr(), entry.bytes());
+    if (buffers_[i].type != DType::kF32)
+      buffers_[i].view(state.data(), device_).copy_(network_->buffer(i).detach());
   }
 }
 
@@ -364,6 +412,7 @@ Result<EvaluationSums> TorchModel::evaluate(const BatchBuffer& batch) {
   EvaluationSums sums;
   try {
     const at::NoGradGuard no_grad;
+    const Autocast autocast(bf16_);
     load_buffers();
     const Network::Evaluation result =
         network_->evaluate(batched(batch.inputs(), input_, batch.samples()),
@@ -372,22 +421,23 @@ Result<EvaluationSums> TorchModel::evaluate(const BatchBuffer& batch) {
             result.answers};
     load_buffers();
   } catch (const std::exception& e) {
-    return error(Code::kInvalid, "evaluation: {}", message_of(e));
+    return failed("evaluation", e);
   }
   generator.set_state(generator_state);
   return sums;
 }
 
-Result<std::unique_ptr<Network>> make_network(const config::Model& model, const Dataset& dataset) {
+Result<std::unique_ptr<Network>> make_network(const config::Model& model, const Dataset& dataset,
+                                              at::Device device) {
   switch (model.kind()) {
     case config::Model::mlp:
-      return make_mlp(model, dataset);
+      return make_mlp(model, dataset, device);
     case config::Model::gpt:
-      return make_gpt(model, dataset);
+      return make_gpt(model, dataset, device);
     case config::Model::resnet:
-      return make_resnet(model, dataset);
+      return make_resnet(model, dataset, device);
     case config::Model::torchscript:
-      return make_torchscript(model);
+      return make_torchscript(model, device);
     default:
       return error(Code::kInvalid,
                    "model.kind: found none, allowed are mlp, gpt, resnet and torchscript");
@@ -396,12 +446,17 @@ Result<std::unique_ptr<Network>> make_network(const config::Model& model, const 
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> make_model(const config::Job& job, const Dataset& dataset) {
+Result<std::unique_ptr<Model>> make_model(const config::Job& job, const Dataset& dataset,
+                                          Device* device) {
+  // The process sees one GPU only (open_device).
+  const at::Device home = device != nullptr && device->facts().is_cuda ? at::Device(at::kCUDA, 0)
+                                                                       : at::Device(at::kCPU);
   try {
-    SUREFOOT_ASSIGN(auto network, make_network(job.model(), dataset));
-    return std::unique_ptr<Model>(std::make_unique<TorchModel>(std::move(network), dataset, job));
+    SUREFOOT_ASSIGN(auto network, make_network(job.model(), dataset, home));
+    return std::unique_ptr<Model>(
+        std::make_unique<TorchModel>(std::move(network), dataset, job, home));
   } catch (const std::exception& e) {
-    return error(Code::kInvalid, "model: {}", message_of(e));
+    return failed("model", e);
   }
 }
 

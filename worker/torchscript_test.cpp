@@ -53,7 +53,7 @@ class TorchScript : public testing::Test {
     EXPECT_EQ(bench.failure, "");
     std::vector<float> gradients(static_cast<std::size_t>(bench.model->gradient_elements()));
     bench.model->bind_gradients(gradients);
-    const Result<double> loss = bench.model->micro_batch(*bench.batch, 1);
+    const Result<double> loss = bench.micro_batch(1);
     if (loss) return "";
     EXPECT_EQ(loss.error().code, Code::kInvalid);
     return loss.error().message;
@@ -84,7 +84,7 @@ TEST_F(TorchScript, ItsParametersAreTrainedFromTheValuesInTheFile) {
   EXPECT_EQ(std::memcmp(bench.state->bytes().data(), weight.data_ptr(), 4 * 192 * sizeof(float)),
             0);
   EXPECT_TRUE(bench.run(1) == bench.run(1));
-  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch));
+  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch, nullptr, now()));
   EXPECT_LT(testing_util::train(bench, 100), 0.5);
   // The initial state can still be written when the module's own tensors point elsewhere.
   State again(bench.model->layout().bytes);
@@ -180,7 +180,7 @@ TEST_F(TorchScript, ABufferOfAnotherTypeThatDependsOnTheDataIsRefusedByName) {
   std::vector<float> gradients(static_cast<std::size_t>(bench.model->gradient_elements()));
   std::vector<float> changes(static_cast<std::size_t>(bench.model->buffer_elements()));
   bench.model->bind_gradients(gradients);
-  ASSERT_TRUE(bench.model->micro_batch(*bench.batch, 2));
+  ASSERT_TRUE(bench.micro_batch(2));
   const Status status = bench.model->take_buffer_changes(changes);
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("buffer seen"));
@@ -193,7 +193,7 @@ TEST_F(TorchScript, AModuleWithoutReproducibleGradientsIsFound) {
               "\n    self.calls[0] = self.calls[0] + 1.0\n    inputs = inputs * self.calls[0]\n") +
           kLinear));
   ASSERT_EQ(bench.failure, "");
-  const Status status = check_repeatable(*bench.model, *bench.batch);
+  const Status status = check_repeatable(*bench.model, *bench.batch, nullptr, now());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kInvalid);
   EXPECT_THAT(status.error().message, HasSubstr("weight"));
@@ -259,7 +259,7 @@ TEST_F(TorchScript, TheModuleOfTheExampleTrains) {
   ASSERT_EQ(bench.failure, "");
   EXPECT_EQ(names(*bench.model, "buffers.F32"),
             (std::vector<std::string>{"norm_mean", "norm_var"}));
-  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch));
+  EXPECT_TRUE(check_repeatable(*bench.model, *bench.batch, nullptr, now()));
   const double first = bench.run(0).loss;
   EXPECT_LT(testing_util::train(bench, 60), 0.5 * first);
 }

@@ -7,6 +7,7 @@
 
 #include "checkpoint/service_core.h"
 #include "collectives/collectives.h"
+#include "collectives/device_reducer.h"
 #include "collectives/reduction_tree.h"
 #include "common/log.h"
 #include "worker/crash_report.h"
@@ -27,14 +28,20 @@ ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_b
   options.bucket_elements =
       parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
   options.places = parts.session.places;
+  if (parts.request.job->train().communicate_in() == config::Gradients::bf16)
+    options.communicate_in = NumberFormat::kBf16;
   return options;
 }
 
 Result<std::unique_ptr<Reducer>> make_reducer(const Trainer::Parts& parts,
                                               std::int64_t micro_batches, Time deadline) {
   const ReducerOptions options = reducer_options(parts, micro_batches);
-  if (parts.request.job->train().reduction() == config::Train::fast)
-    return make_fast_reducer(parts.communicator, options);
+  const bool fast = parts.request.job->train().reduction() == config::Train::fast;
+  if (parts.device != nullptr) {
+    return (fast ? make_fast_device_reducer : make_device_reducer)(
+        parts.communicator, *parts.device_stream, options, deadline);
+  }
+  if (fast) return make_fast_reducer(parts.communicator, options);
   return connect_tree_reducer(parts.communicator, options, deadline);
 }
 
@@ -42,25 +49,6 @@ std::uint64_t first_word(const Digest& digest) {
   std::uint64_t word = 0;
   std::memcpy(&word, digest.bytes.data(), sizeof word);
   return word;
-}
-
-// Base pointers of the sections in one state. `Byte` is std::byte or const std::byte.
-template <class State, class Byte>
-State sections_of(const StateLayout& layout, const config::Optimizer& options,
-                  std::span<Byte> state) {
-  using Pointer = decltype(State::parameters);
-  const auto at = [&](const std::string& name) {
-    return reinterpret_cast<Pointer>(state.data() + layout.find(name)->offset);
-  };
-  State result;
-  result.parameters = at("parameters");
-  const auto names = Optimizer::moment_names(options);
-  for (std::size_t i = 0; i < names.size(); ++i) result.moments[i] = at(names[i]);
-  return result;
-}
-
-ElementRange clipped(ElementRange range, std::int64_t begin, std::int64_t end) {
-  return {std::clamp(range.begin, begin, end), std::clamp(range.end, begin, end)};
 }
 
 }  // namespace
@@ -72,8 +60,6 @@ Trainer::Trainer(Parts parts)
       order_(static_cast<std::uint64_t>(train_.seed()), parts.dataset.size(Split::kTrain)),
       schedule_(Schedule::of(train_)),
       optimizer_(train_.optimizer(), parts.model.decayed()),
-      snapshotter_(*parts.session.arena, parts.session.attempt, parts.session.place.local_rank,
-                   parts.session.place.local_size),
       batch_(parts.dataset, train_.micro_batch_size()),
       indices_(static_cast<std::size_t>(train_.micro_batch_size())),
       evaluator_(parts.dataset, train_.micro_batch_size(), train_.eval_batches()) {
@@ -103,7 +89,10 @@ Result<Outcome> Trainer::run() {
   while (parts_.session.step < last) {
     bool drain = false;
     SUREFOOT_ASSIGN(const bool applied, step(parts_.session.step.next(), drain));
-    if (drain) return Outcome::kDrained;
+    if (drain) {
+      SUREFOOT_TRY(state_->settle(step_deadline()));
+      return Outcome::kDrained;
+    }
     if (applied) SUREFOOT_TRY(evaluate_unless_done());
   }
   SUREFOOT_TRY(finish());
@@ -112,31 +101,50 @@ Result<Outcome> Trainer::run() {
 
 Status Trainer::start() {
   SUREFOOT_ASSIGN(reducer_, make_reducer(parts_, micro_batches_, step_deadline()));
-  if (parts_.session.slot < 0) {
-    SUREFOOT_TRY(write_step_zero());
-  } else {
-    snapshotter_.start_from(parts_.session.slot);
-  }
-  parts_.model.bind_state(snapshotter_.read_bytes());
+  if (parts_.session.slot < 0) SUREFOOT_TRY(write_step_zero());
+  SUREFOOT_TRY(agree(parts_.communicator, open_state(), step_deadline(), "the training state"));
   if (train_.reduction() != config::Train::fast &&
       parts_.request.job->model().kind() == config::Model::torchscript) {
     micro_batch_samples(order_, Step{1}, micro_batches_, 0, indices_);
     SUREFOOT_TRY(batch_.fill(parts_.dataset, Split::kTrain, indices_));
-    SUREFOOT_TRY(agree(parts_.communicator, check_repeatable(parts_.model, batch_), step_deadline(),
-                       "the check of the module"));
+    SUREFOOT_TRY(agree(parts_.communicator,
+                       check_repeatable(parts_.model, batch_, parts_.device, step_deadline()),
+                       step_deadline(), "the check of the module"));
   }
   // The attempt before may have died between a finished step and its evaluation.
   if (parts_.session.step.value > 0) SUREFOOT_TRY(evaluate_unless_done());
   return {};
 }
 
+Status Trainer::open_state() {
+  StateParts parts{parts_.session,
+                   parts_.model.layout(),
+                   optimizer_,
+                   train_.optimizer(),
+                   parts_.model.buffer_elements(),
+                   [this](std::span<std::byte> state) { parts_.model.store_other_buffers(state); }};
+  if (parts_.device == nullptr) {
+    state_ = make_arena_state(std::move(parts));
+  } else {
+    SUREFOOT_ASSIGN(state_, make_device_state(std::move(parts), *parts_.device, step_deadline()));
+  }
+  SUREFOOT_TRY(state_->start_from(parts_.session.slot, step_deadline()));
+  parts_.model.bind_state(state_->bytes());
+  return {};
+}
+
 // Step 0 goes into the arena the same way as every other step.
 Status Trainer::write_step_zero() {
-  SUREFOOT_TRY(snapshotter_.begin(Step{0}, step_deadline()));
-  if (leads()) SUREFOOT_TRY(parts_.model.write_initial_state(snapshotter_.write_bytes()));
+  const Place& place = parts_.session.place;
+  Snapshotter snapshotter(*parts_.session.arena, parts_.session.attempt, place.local_rank,
+                          place.local_size);
+  SUREFOOT_TRY(snapshotter.begin(Step{0}, step_deadline()));
+  if (leads()) SUREFOOT_TRY(parts_.model.write_initial_state(snapshotter.write_bytes()));
   StepRecord record;
   record.attempt = parts_.session.attempt.value;
-  return snapshotter_.commit(0, false, record, step_deadline());
+  SUREFOOT_TRY(snapshotter.commit(0, false, record, step_deadline()));
+  parts_.session.slot = snapshotter.read_slot();
+  return {};
 }
 
 Result<bool> Trainer::step(Step step, bool& drain) {
@@ -144,12 +152,13 @@ Result<bool> Trainer::step(Step step, bool& drain) {
   enter(step, Phase::kData);
   if (leads() && now() - parts_.session.arena->last_service_heartbeat() > kServiceSilence)
     parts_.service_missing();
-  SUREFOOT_TRY(snapshotter_.begin(step, step_deadline()));
+  SUREFOOT_TRY(state_->begin(step, step_deadline()));
   SUREFOOT_TRY(accumulate(step));
+  SUREFOOT_TRY(settle(step));
   enter(step, Phase::kReduction);
   SUREFOOT_ASSIGN(const Decision decision, reduce(step));
   if (!std::isfinite(decision.loss) || !std::isfinite(decision.norm)) {
-    snapshotter_.abandon();
+    state_->abandon();
     SUREFOOT_TRY(handle_not_finite(step, decision));
     return false;
   }
@@ -158,11 +167,11 @@ Result<bool> Trainer::step(Step step, bool& drain) {
   enter(step, Phase::kSnapshot);
   note_busy_time();
   const std::int64_t samples = step.value * train_.global_batch_size();
-  SUREFOOT_TRY(snapshotter_.commit(samples, decision.checkpoint, record_of(step, decision),
-                                   step_deadline()));
+  SUREFOOT_TRY(
+      state_->commit(samples, decision.checkpoint, record_of(step, decision), step_deadline()));
   parts_.session.step = step;
   parts_.session.samples = samples;
-  parts_.model.bind_state(snapshotter_.read_bytes());
+  parts_.model.bind_state(state_->bytes());
   drain = decision.drain && step.value < train_.max_steps();
   return true;
 }
@@ -180,7 +189,6 @@ void Trainer::note_busy_time() {
 
 Status Trainer::accumulate(Step step) {
   reducer_->begin_step();
-  losses_.clear();
   const TreeNode mine = micro_batches_of(parts_.communicator.rank(), parts_.communicator.size(),
                                          static_cast<int>(micro_batches_));
   const std::int64_t buffers = parts_.model.buffer_elements();
@@ -192,10 +200,8 @@ Status Trainer::accumulate(Step step) {
     const std::span<float> vector = reducer_->begin_micro_batch();
     parts_.model.bind_gradients(
         vector.first(static_cast<std::size_t>(parts_.model.gradient_elements())));
-    SUREFOOT_ASSIGN(
-        const double loss,
-        parts_.model.micro_batch(
-            batch_, generator_seed(static_cast<std::uint64_t>(train_.seed()), step, m)));
+    SUREFOOT_TRY(parts_.model.micro_batch(
+        batch_, generator_seed(static_cast<std::uint64_t>(train_.seed()), step, m)));
     // Also without buffers to reduce: it checks those that must come out equal.
     std::span<float> changes;
     if (buffers > 0) {
@@ -204,9 +210,20 @@ Status Trainer::accumulate(Step step) {
     }
     SUREFOOT_TRY(parts_.model.take_buffer_changes(changes));
     reducer_->end_micro_batch();
-    losses_.push_back(loss);
   }
+  // A device has only been told so far.
+  if (parts_.device != nullptr)
+    SUREFOOT_TRY(parts_.device->wait(step_deadline(), "forward and backward"));
+  SUREFOOT_ASSIGN(losses_, parts_.model.take_losses());
   return {};
+}
+
+// On a device the snapshot of the step before was on its way meanwhile. It has to be READY before
+// its digest is compared, and before anything overwrites what it copies.
+Status Trainer::settle(Step step) {
+  if (parts_.device == nullptr) return {};
+  enter(step, Phase::kSnapshot);
+  return state_->settle(step_deadline());
 }
 
 Result<Trainer::Decision> Trainer::reduce(Step step) {
@@ -215,9 +232,8 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   if (drain_signalled()) word.bits |= kRequestDrain;
   // The state the step started from is compared too: a node whose copy is not that of rank 0 must
   // not go on.
-  const int read_slot = std::max(snapshotter_.read_slot(), 0);
   word.must_match = {first_word(parts_.model.other_buffers_digest()),
-                     first_word(parts_.session.arena->slot(read_slot).digest)};
+                     first_word(parts_.session.arena->slot(state_->slot()).digest)};
   SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, losses_, step_deadline()));
   if (!reduced.mismatched[0].empty()) {
     return error(Code::kInvalid,
@@ -240,42 +256,11 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
 }
 
 void Trainer::update(Step step, const Decision& decision) {
-  const StateLayout& layout = parts_.model.layout();
-  const auto from =
-      sections_of<OptimizerState>(layout, train_.optimizer(), snapshotter_.read_bytes());
-  const auto to =
-      sections_of<MutableOptimizerState>(layout, train_.optimizer(), snapshotter_.write_bytes());
   StepScalars scalars;
   scalars.step = step;
   scalars.learning_rate = schedule_.learning_rate(step);
   scalars.gradient_scale = gradient_scale(decision.norm, train_.grad_clip(), micro_batches_);
-  const std::span<const float> sum = reducer_->sum();
-  const std::int64_t gradients = parts_.model.gradient_elements();
-  for (const ElementRange& share : reducer_->share()) {
-    const ElementRange range = clipped(share, 0, gradients);
-    if (range.begin < range.end) optimizer_.update(range, from, to, sum.data(), scalars);
-  }
-  if (leads()) {
-    parts_.model.store_other_buffers(snapshotter_.write_bytes());
-    clear_gaps(layout, snapshotter_.write_bytes());
-  }
-  const std::int64_t buffers = parts_.model.buffer_elements();
-  if (buffers == 0) return;
-  const std::int64_t offset = layout.find("buffers.F32")->offset;
-  const std::span before(reinterpret_cast<const float*>(snapshotter_.read_bytes().data() + offset),
-                         static_cast<std::size_t>(buffers));
-  const std::span after(reinterpret_cast<float*>(snapshotter_.write_bytes().data() + offset),
-                        static_cast<std::size_t>(buffers));
-  const std::int64_t first = reducer_->buffer_begin();
-  for (const ElementRange& share : reducer_->share()) {
-    const ElementRange range = clipped(share, first, first + buffers);
-    const auto begin = static_cast<std::size_t>(range.begin - first);
-    const auto count = static_cast<std::size_t>(range.end - range.begin);
-    if (count == 0) continue;
-    apply_buffer_change(before.subspan(begin, count),
-                        sum.subspan(static_cast<std::size_t>(range.begin), count), micro_batches_,
-                        after.subspan(begin, count));
-  }
+  state_->update({*reducer_, scalars, micro_batches_});
 }
 
 // A step that is not finite is never applied. The run is reproducible, so the same again is not
@@ -295,8 +280,8 @@ Status Trainer::handle_not_finite(Step step, const Decision& decision) {
     spdlog::warn("{}: rolling back to an older checkpoint", what);
   SUREFOOT_TRY(
       roll_back(parts_.communicator, parts_.request, parts_.session, step, step_deadline()));
-  snapshotter_.start_from(parts_.session.slot);
-  parts_.model.bind_state(snapshotter_.read_bytes());
+  SUREFOOT_TRY(state_->start_from(parts_.session.slot, step_deadline()));
+  parts_.model.bind_state(state_->bytes());
   return {};
 }
 
@@ -318,6 +303,7 @@ Status Trainer::evaluate_unless_done() {
   const bool due = (train_.eval_every() > 0 && step.value % train_.eval_every() == 0) ||
                    step.value == train_.max_steps();
   if (!due || !evaluator_.has_data()) return {};
+  SUREFOOT_TRY(state_->settle(step_deadline()));
   bool known = false;
   if (parts_.communicator.rank() == 0) {
     std::uint64_t from = 0;
@@ -350,6 +336,7 @@ Status Trainer::evaluate(Step step) {
 
 Status Trainer::finish() {
   enter(parts_.session.step, Phase::kFinishing);
+  SUREFOOT_TRY(state_->settle(step_deadline()));
   // One node stores and exports; then the services of the others hear that they are free to go.
   const bool first = parts_.communicator.rank() == 0;
   SUREFOOT_TRY(agree(parts_.communicator, first ? store_and_export() : Status(),

@@ -1,18 +1,18 @@
 // The training loop of one rank.
 //
-// A step: the leader of each node takes a slot; each rank runs its micro-batches while the reducer
-// ships what is ready; the sums decide for all ranks alike (loss, norm, control word); each rank of
-// a node updates its share of the elements from the read slot into the write slot; commit() makes
-// the step READY, which is when it is finished. Data, gradients and updates depend on (job, step,
-// micro-batch) only, so the bits depend on neither P nor the past.
+// A step: each rank runs its micro-batches while the reducer ships what is ready; the sums decide
+// for all ranks alike (loss, norm, control word); the update makes the next state, and commit()
+// brings it into the arena (state_home.h). When it is READY there, the step is finished: on the
+// processor at once, on a device while the next step computes. Data, gradients and updates depend
+// on (job, step, micro-batch) only, so the bits depend on neither P nor the past.
 //
 // One thread. Returns when the job is done, drained or cannot go on.
 #pragma once
 
-#include "checkpoint/snapshot.h"
 #include "collectives/communicator.h"
 #include "collectives/reducer.h"
 #include "worker/data.h"
+#include "worker/device.h"
 #include "worker/evaluation.h"
 #include "worker/fault_trigger.h"
 #include "worker/model.h"
@@ -20,6 +20,7 @@
 #include "worker/order.h"
 #include "worker/schedule.h"
 #include "worker/session.h"
+#include "worker/state_home.h"
 
 namespace surefoot {
 
@@ -37,6 +38,8 @@ class Trainer {
     Model& model;
     const Dataset& dataset;
     FaultTrigger& faults;
+    Device* device = nullptr;  // null: the processor
+    DeviceStream* device_stream = nullptr;
     // Called by local rank 0 before each step when the service has shown no heartbeat for a while.
     // Without a supervisor it starts a new one.
     std::function<void()> service_missing;
@@ -56,10 +59,12 @@ class Trainer {
 
   Status start();
   Status write_step_zero();
+  Status open_state();
   Status evaluate_unless_done();
   // False: the step was not finite and the state was rolled back.
   Result<bool> step(Step step, bool& drain);
   Status accumulate(Step step);
+  Status settle(Step step);
   Result<Decision> reduce(Step step);
   void update(Step step, const Decision& decision);
   Status handle_not_finite(Step step, const Decision& decision);
@@ -81,13 +86,13 @@ class Trainer {
   Schedule schedule_;
   Optimizer optimizer_;
   std::unique_ptr<Reducer> reducer_;  // from start() on: all ranks make it together
-  Snapshotter snapshotter_;
+  std::unique_ptr<StateHome> state_;  // from start() on
   BatchBuffer batch_;
   std::vector<std::int64_t> indices_;
-  std::vector<double> losses_;  // of the own micro-batches of the step in hand
   Evaluator evaluator_;
   std::optional<Step> rolled_back_;  // the step whose result was not finite once
   // Of the step in hand.
+  std::vector<double> losses_;  // of the own micro-batches
   std::array<double, kPhaseCount> phase_seconds_{};
   Phase phase_ = Phase::kStarting;
   Time phase_since_{};

@@ -23,7 +23,8 @@ Status check_classifier(const Dataset& dataset, std::string_view kind) {
 
 class Mlp final : public BuiltInNetwork {
  public:
-  Mlp(const config::Model& model, const Dataset& dataset) {
+  Mlp(const config::Model& model, const Dataset& dataset, at::Device device)
+      : BuiltInNetwork(device) {
     dropout_ = model.dropout();
     std::int64_t width = dataset.input().elements();
     widths_.push_back(width);
@@ -69,8 +70,8 @@ class Mlp final : public BuiltInNetwork {
 // torchvision.
 class ResNet final : public BuiltInNetwork {
  public:
-  ResNet(const config::Model& model, const Dataset& dataset)
-      : width_(model.width()), blocks_(model.blocks()) {
+  ResNet(const config::Model& model, const Dataset& dataset, at::Device device)
+      : BuiltInNetwork(device), width_(model.width()), blocks_(model.blocks()) {
     dropout_ = model.dropout();
     const std::vector<std::int64_t>& shape = dataset.input().shape;
     height_ = shape[1];
@@ -186,12 +187,14 @@ class ResNet final : public BuiltInNetwork {
 
 }  // namespace
 
-Result<std::unique_ptr<Network>> make_mlp(const config::Model& model, const Dataset& dataset) {
+Result<std::unique_ptr<Network>> make_mlp(const config::Model& model, const Dataset& dataset,
+                                          at::Device device) {
   SUREFOOT_TRY(check_classifier(dataset, "mlp"));
-  return std::unique_ptr<Network>(std::make_unique<Mlp>(model, dataset));
+  return std::unique_ptr<Network>(std::make_unique<Mlp>(model, dataset, device));
 }
 
-Result<std::unique_ptr<Network>> make_resnet(const config::Model& model, const Dataset& dataset) {
+Result<std::unique_ptr<Network>> make_resnet(const config::Model& model, const Dataset& dataset,
+                                             at::Device device) {
   SUREFOOT_TRY(check_classifier(dataset, "resnet"));
   if (dataset.input().shape.size() != 3) {
     return error(
@@ -199,7 +202,7 @@ Result<std::unique_ptr<Network>> make_resnet(const config::Model& model, const D
         "model.kind resnet needs pictures, [channels, rows, columns], found samples of shape {}",
         shape_text(dataset.input().shape));
   }
-  return std::unique_ptr<Network>(std::make_unique<ResNet>(model, dataset));
+  return std::unique_ptr<Network>(std::make_unique<ResNet>(model, dataset, device));
 }
 
 }  // namespace surefoot

@@ -1,0 +1,32 @@
+# libtorch: the system's, or that inside the PyTorch of SUREFOOT_PYTHON. Variables: TORCH_INCLUDE_DIRS, TORCH_LIBRARIES,
+# SUREFOOT_TORCH_CUDA (whether it has CUDA). PyTorch's own package file would look for CUDA once more, its way, and fail where
+# a library is not beside the toolkit: from a PyTorch only headers and libraries are taken.
+set(SUREFOOT_TORCH_CUDA FALSE)
+if(NOT SUREFOOT_PYTHON)
+  find_package(Torch REQUIRED)
+  return()
+endif()
+execute_process(COMMAND ${SUREFOOT_PYTHON} -c "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__, sep=';')"
+  OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${SUREFOOT_PYTHON} has no PyTorch: tools/install_torch.sh makes one")
+endif()
+list(GET found 0 torch)
+list(GET found 1 version)
+# Its headers without those of the libraries that it brings along: ours are the system's, of other versions (Protobuf 3.13
+# there, 3.21 here; what libtorch has inside of it stays inside, see check_symbols).
+set(headers ${CMAKE_BINARY_DIR}/torch_include)
+file(MAKE_DIRECTORY ${headers})
+foreach(folder ATen c10 caffe2 torch)
+  file(CREATE_LINK ${torch}/include/${folder} ${headers}/${folder} SYMBOLIC)
+endforeach()
+set(TORCH_INCLUDE_DIRS ${headers} ${headers}/torch/csrc/api/include)
+set(TORCH_LIBRARIES ${torch}/lib/libtorch.so ${torch}/lib/libtorch_cpu.so ${torch}/lib/libc10.so)
+if(SUREFOOT_CUDA AND EXISTS ${torch}/lib/libtorch_cuda.so)
+  set(SUREFOOT_TORCH_CUDA TRUE)
+  # libtorch_cuda registers its kernels when it is loaded: nothing refers to it by name.
+  list(APPEND TORCH_LIBRARIES -Wl,--no-as-needed ${torch}/lib/libtorch_cuda.so -Wl,--as-needed ${torch}/lib/libc10_cuda.so)
+endif()
+# What those need in turn lies beside them or in PyTorch's other packages: found when a program is loaded.
+add_link_options(LINKER:--allow-shlib-undefined)
+message(STATUS "libtorch of PyTorch ${version}, with CUDA: ${SUREFOOT_TORCH_CUDA}")

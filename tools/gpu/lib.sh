@@ -1,0 +1,20 @@
+# Shared by test.sh and bench.sh; sourced, with $bin set.
+# Where the GPU build finds its libraries: those of the PyTorch that $python has (the bundle's programs ask by themselves).
+python=${SUREFOOT_PYTHON:-python3}
+"$python" - <<'END' || { echo "$python has no PyTorch that sees a GPU: set SUREFOOT_PYTHON" >&2; exit 77; }
+import sys, torch
+sys.exit(0 if torch.cuda.is_available() else 1)
+END
+"$python" -c 'import torch; p = torch.cuda.get_device_properties(0); print(f"GPU: {p.name}, {p.multi_processor_count} SMs; PyTorch {torch.__version__}, CUDA {torch.version.cuda}")'
+nvidia-smi --query-gpu=driver_version,clocks.sm,power.limit,temperature.gpu --format=csv,noheader || true
+
+export PATH="$bin:$PATH"
+as_root=""
+[ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
+
+# text_of FILE KEY: the value of a text in the last JSON line of FILE.
+text_of() {
+  "$python" -c 'import json, sys
+lines = [l for l in open(sys.argv[1]) if l.startswith("{")]
+print(json.loads(lines[-1]).get(sys.argv[2], "") if lines else "")' "$1" "$2"
+}

@@ -1,0 +1,30 @@
+// Which GPU a worker takes, and the environment that shows it only that one: pure.
+//
+// The list is resources.devices; without it the GPUs that CUDA_VISIBLE_DEVICES names (a batch
+// system's, say); without that 0, 1, 2, ... as nvidia-smi counts. Local rank r takes entry r modulo
+// the list's length where resources.devices is given, else entry r. An index in resources.devices
+// counts within CUDA_VISIBLE_DEVICES where that is set, as it does for other programs.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace surefoot {
+
+struct DeviceChoice {
+  std::string device;       // an index, "GPU-..." or "MIG-..."
+  int devices_of_node = 1;  // that the workers of this machine have between them
+  // To be set before anything of the process uses a GPU.
+  std::map<std::string, std::string> environment;
+};
+
+// `visible`: CUDA_VISIBLE_DEVICES, or nothing. kInvalid: there is no such entry.
+[[nodiscard]] Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
+                                                 const std::optional<std::string>& visible,
+                                                 int local_rank, int local_size);
+
+}  // namespace surefoot

@@ -1,0 +1,79 @@
+#include "worker/testing/host_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "collectives/testing/host_stream.h"
+
+namespace surefoot::testing {
+
+HostDevice::HostDevice() {
+  facts_.name = "double";
+  facts_.numerics = "double of a device";
+  facts_.is_cuda = false;
+}
+
+Result<std::span<std::byte>> HostDevice::allocate(std::int64_t bytes, std::string_view what) {
+  constexpr std::int64_t kMemory = std::int64_t{64} << 30;  // arbitrary
+  if (bytes > kMemory) {
+    return error(Code::kNoSpace, "{}: the double has {} MiB, needed are {} MiB", what,
+                 kMemory >> 20, bytes >> 20);
+  }
+  memory_.emplace_back((bytes + 3) / 4);
+  return std::as_writable_bytes(memory_.back().span()).first(static_cast<std::size_t>(bytes));
+}
+
+Result<std::unique_ptr<DeviceStream>> HostDevice::connect(Communicator& communicator, const Place&,
+                                                          std::function<void(std::string)>, Time) {
+  return std::unique_ptr<DeviceStream>(std::make_unique<HostStream>(communicator));
+}
+
+void HostDevice::update(const DeviceUpdate& update) {
+  SUREFOOT_CHECK(!owes_snapshot_);
+  const ElementRange* next = update.decayed;
+  const ElementRange* const end = update.decayed + update.decayed_count;
+  for (std::int64_t i = 0; i < update.elements; ++i) {
+    while (next != end && next->end <= i) ++next;
+    const bool decays = next != end && next->begin <= i;
+    float& p = update.parameters[i];
+    float& m = update.moments[0][i];
+    if (const auto* s = std::get_if<AdamWScalars>(&update.scalars)) {
+      float& v = update.moments[1][i];
+      adamw_element(*s, decays ? s->keep_decayed : 1.0F, update.gradient_sum[i], p, m, v, p, m, v);
+    } else {
+      const auto& sgd = std::get<SgdScalars>(update.scalars);
+      sgd_element(sgd, decays ? sgd.decay : 0.0F, update.gradient_sum[i], p, m, p, m);
+    }
+  }
+  for (std::int64_t i = 0; i < update.buffer_elements; ++i) {
+    update.buffers[i] =
+        changed_buffer(update.buffers[i], update.buffer_changes[i], update.micro_batches);
+  }
+}
+
+Status HostDevice::upload(std::span<const std::byte> from, std::byte* to, Time) {
+  std::memcpy(to, from.data(), from.size());
+  return {};
+}
+
+void HostDevice::mark() {
+  SUREFOOT_CHECK(!owes_snapshot_.exchange(true));
+}
+
+Status HostDevice::download(const std::byte* from, std::span<std::byte> to,
+                            std::span<const ByteRange> ranges, Time) {
+  SUREFOOT_CHECK(owes_snapshot_);
+  constexpr std::int64_t kPiece = 64 << 10;  // arbitrary: several, also of a small state
+  for (const ByteRange& range : ranges) {
+    for (std::int64_t at = range.begin; at < range.end; at += kPiece) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      std::memcpy(to.data() + at, from + at,
+                  static_cast<std::size_t>(std::min(kPiece, range.end - at)));
+    }
+  }
+  owes_snapshot_ = false;
+  return {};
+}
+
+}  // namespace surefoot::testing
