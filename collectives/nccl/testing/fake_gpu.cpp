@@ -257,9 +257,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  Flag done;
-  of(stream).push([&] { done.raise(); });
-  done.wait();
+  const auto done = std::make_shared<Flag>();
+  of(stream).push([done] { done->raise(); });
+  done->wait();
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
