@@ -13,18 +13,13 @@
 #include <cstring>
 
 #include "collectives/numbers.h"
-
-#ifdef __CUDACC__
-#define SUREFOOT_KERNEL __host__ __device__ inline
-#else
-#define SUREFOOT_KERNEL inline
-#endif
+#include "common/host_device.h"
 
 namespace surefoot::kernel {
 
 using Bf16 = std::uint16_t;
 
-SUREFOOT_KERNEL Bf16 to_bf16(float value) {
+SUREFOOT_HOST_DEVICE inline Bf16 to_bf16(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   // Rounding could carry a NaN's payload away and leave an infinity.
@@ -33,7 +28,7 @@ SUREFOOT_KERNEL Bf16 to_bf16(float value) {
   return static_cast<Bf16>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
-SUREFOOT_KERNEL float from_bf16(Bf16 value) {
+SUREFOOT_HOST_DEVICE inline float from_bf16(Bf16 value) {
   const std::uint32_t bits = static_cast<std::uint32_t>(value) << 16;
   float wide;
   std::memcpy(&wide, &bits, sizeof wide);
@@ -41,19 +36,20 @@ SUREFOOT_KERNEL float from_bf16(Bf16 value) {
 }
 
 // Rounding twice is rounding once: so an operand may come rounded or not.
-SUREFOOT_KERNEL float rounded(float value, NumberFormat format) {
+SUREFOOT_HOST_DEVICE inline float rounded(float value, NumberFormat format) {
   return format == NumberFormat::kBf16 ? from_bf16(to_bf16(value)) : value;
 }
 
 // A node of the tree from its two children.
-SUREFOOT_KERNEL float node(float left, float right, NumberFormat format) {
+SUREFOOT_HOST_DEVICE inline float node(float left, float right, NumberFormat format) {
   return rounded(rounded(left, format) + rounded(right, format), format);
 }
 
 // Element `at` of the slots, from left to right: adds the last one to its left neighbour, the sum
 // to the next, and so on until the first; all but the first are zero afterwards. At least two
 // slots.
-SUREFOOT_KERNEL void add_up(float* const* slots, int count, std::int64_t at, NumberFormat format) {
+SUREFOOT_HOST_DEVICE inline void add_up(float* const* slots, int count, std::int64_t at,
+                                        NumberFormat format) {
   float value = slots[count - 1][at];
   slots[count - 1][at] = 0.0F;
   for (int slot = count - 2; slot > 0; --slot) {
@@ -71,7 +67,8 @@ struct Root {
   bool is_vector;
 };
 
-SUREFOOT_KERNEL float load(const Root& root, std::int64_t element, std::int64_t range_begin) {
+SUREFOOT_HOST_DEVICE inline float load(const Root& root, std::int64_t element,
+                                       std::int64_t range_begin) {
   const std::int64_t at = root.is_vector ? element : element - range_begin;
   if (root.format == NumberFormat::kBf16) {
     return from_bf16(static_cast<const Bf16*>(root.values)[at]);
@@ -83,9 +80,9 @@ SUREFOOT_KERNEL float load(const Root& root, std::int64_t element, std::int64_t 
 // top are added `additions_after` times. `Stack` holds what lies below the top: put(depth, value),
 // get(depth).
 template <class Stack>
-SUREFOOT_KERNEL float finish(const Root* roots, const std::int32_t* additions_after, int count,
-                             std::int64_t element, std::int64_t range_begin, NumberFormat format,
-                             Stack& stack) {
+SUREFOOT_HOST_DEVICE inline float finish(const Root* roots, const std::int32_t* additions_after,
+                                         int count, std::int64_t element, std::int64_t range_begin,
+                                         NumberFormat format, Stack& stack) {
   float top = rounded(load(roots[0], element, range_begin), format);
   int depth = 0;
   for (int i = 1; i < count; ++i) {
@@ -97,7 +94,7 @@ SUREFOOT_KERNEL float finish(const Root* roots, const std::int32_t* additions_af
 }
 
 // Sum of the squares of every kLanes-th element of a block from `lane` on, in order.
-SUREFOOT_KERNEL double lane_square_sum(const float* block, int lane) {
+SUREFOOT_HOST_DEVICE inline double lane_square_sum(const float* block, int lane) {
   double sum = 0.0;
   for (int i = lane; i < static_cast<int>(kBlockElements); i += kLanes) {
     const double wide = block[i];
@@ -108,7 +105,7 @@ SUREFOOT_KERNEL double lane_square_sum(const float* block, int lane) {
 }
 
 // Neighbours added pairwise until one is left. Overwrites `lanes`.
-SUREFOOT_KERNEL double sum_of_lanes(double* lanes) {
+SUREFOOT_HOST_DEVICE inline double sum_of_lanes(double* lanes) {
   for (int width = kLanes; width > 1; width /= 2) {
     for (int pair = 0; pair < width / 2; ++pair) {
       lanes[pair] = lanes[2 * pair] + lanes[2 * pair + 1];

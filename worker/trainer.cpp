@@ -20,13 +20,18 @@ constexpr Duration kServiceSilence = std::chrono::seconds(3);
 // The last checkpoint is written and read back while this is waited for.
 constexpr Duration kFinishPatience = std::chrono::hours(1);
 
+// Each bucket costs a GPU a few kernels and NCCL a group of messages, some ten microseconds each.
+constexpr std::int64_t kLeastGpuBucket = 32 << 20;
+
 ReducerOptions reducer_options(const Trainer::Parts& parts, std::int64_t micro_batches) {
   ReducerOptions options;
   options.gradient_elements = parts.model.gradient_elements();
   options.buffer_elements = parts.model.buffer_elements();
   options.micro_batches = static_cast<int>(micro_batches);
-  options.bucket_elements =
-      parts.request.job->train().bucket_size() / static_cast<std::int64_t>(sizeof(float));
+  std::int64_t bucket_bytes = parts.request.job->train().bucket_size();
+  if (parts.device != nullptr && parts.device->facts().is_cuda)
+    bucket_bytes = std::max(bucket_bytes, kLeastGpuBucket);
+  options.bucket_elements = bucket_bytes / static_cast<std::int64_t>(sizeof(float));
   options.places = parts.session.places;
   if (parts.request.job->train().communicate_in() == config::Gradients::bf16)
     options.communicate_in = NumberFormat::kBf16;

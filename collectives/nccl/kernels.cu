@@ -45,8 +45,8 @@ __global__ void unpack_kernel(const kernel::Bf16* from, float* to, std::int64_t 
 // In shared memory, a column for each thread: neighbours in different banks.
 struct SharedStack {
   float* column;
-  SUREFOOT_KERNEL void put(int depth, float value) { column[depth * kThreads] = value; }
-  SUREFOOT_KERNEL float get(int depth) const { return column[depth * kThreads]; }
+  SUREFOOT_HOST_DEVICE inline void put(int depth, float value) { column[depth * kThreads] = value; }
+  SUREFOOT_HOST_DEVICE inline float get(int depth) const { return column[depth * kThreads]; }
 };
 
 // A thread block for each block of the norm. The sixteen lanes are what sixteen threads add up one
