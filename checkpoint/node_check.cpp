@@ -156,23 +156,29 @@ void look_at_store(const service::Check& request, const OpenStore& open, Time de
   }
 }
 
-// ---- the worker's program ----
+// ---- programs that know ----
 
-class Describing {
+// A program that runs while other things are looked at.
+class Asking {
  public:
-  Describing(const NodeTools& tools) : output_(tools.arena_folder / "describe") {
-    if (tools.describe.empty()) return;
+  // `name`: as people know it; `output`: a file of its own.
+  Asking(std::string name, const std::vector<std::string>& argv, std::filesystem::path output)
+      : name_(std::move(name)), output_(std::move(output)) {
+    if (argv.empty()) return;
     ::unlink(output_.c_str());
     SpawnOptions options;
-    options.argv = tools.describe;
-    options.argv.push_back("--describe");
+    options.argv = argv;
     options.dropped = kept_from_workers();
     options.output = output_.string();
     process_ = spawn(options);
   }
 
-  void await(Time deadline, const std::function<bool()>& stop, service::CheckReply& reply) {
-    if (!process_) return reply.set_describe_error(as_utf8(process_.error().message));
+  struct Said {
+    int code = -1;
+    std::string text;
+  };
+  [[nodiscard]] Result<Said> await(Time deadline, const std::function<bool()>& stop) {
+    if (!process_) return process_.error();
     std::optional<ExitStatus> exit;
     bool late = false;
     while (!(exit = poll_exit(*process_)) && !late) {
@@ -185,22 +191,48 @@ class Describing {
     }
     const auto text = read_file(output_);
     ::unlink(output_.c_str());
-    const std::string said = text ? *text : std::string();
-    if (!exit) return reply.set_describe_error("surefoot-worker --describe did not end in time");
-    // Libraries may have printed before it.
-    const std::size_t line = said.rfind("\n{");
-    const std::string object = line == std::string::npos ? said : said.substr(line + 1);
-    const bool good = exit->code == 0 && object.starts_with('{') && object.size() < kMaxDescription;
-    if (good) return reply.set_description(as_utf8(object));
-    reply.set_describe_error(
-        said.empty() ? fmt::format("surefoot-worker --describe ended with {}", exit->code)
-                     : as_utf8(said.substr(0, kMaxDescription)));
+    if (!exit) return error(Code::kRetry, "{} did not end in time", name_);
+    return Said{exit->code, text ? *text : std::string()};
   }
 
  private:
+  std::string name_;
   std::filesystem::path output_;
   Result<ProcessId> process_ = error(Code::kInvalid, "there is no program to describe the job");
 };
+
+std::vector<std::string> with(std::vector<std::string> argv, std::vector<std::string> more) {
+  if (!argv.empty()) argv.insert(argv.end(), more.begin(), more.end());
+  return argv;
+}
+
+void take_description(const Result<Asking::Said>& said, service::CheckReply& reply) {
+  if (!said) return reply.set_describe_error(as_utf8(said.error().message));
+  // Libraries may have printed before it.
+  const std::size_t line = said->text.rfind("\n{");
+  const std::string object = line == std::string::npos ? said->text : said->text.substr(line + 1);
+  const bool good = said->code == 0 && object.starts_with('{') && object.size() < kMaxDescription;
+  if (good) return reply.set_description(as_utf8(object));
+  reply.set_describe_error(said->text.empty()
+                               ? fmt::format("surefoot-worker --describe ended with {}", said->code)
+                               : as_utf8(said->text.substr(0, kMaxDescription)));
+}
+
+void take_gpus(const Result<Asking::Said>& said, service::CheckReply& reply) {
+  bool done = false;
+  std::string_view rest = said ? std::string_view(said->text) : std::string_view();
+  while (!rest.empty()) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    constexpr std::string_view kFault = "fault ", kWarning = "warning ";
+    if (line.starts_with(kFault)) reply.add_gpu_faults(as_utf8(line.substr(kFault.size())));
+    if (line.starts_with(kWarning)) reply.add_gpu_warnings(as_utf8(line.substr(kWarning.size())));
+    done = line == "done";
+  }
+  if (done) return;
+  reply.add_gpu_faults(said ? fmt::format("the look at its GPUs ended with {}", said->code)
+                            : as_utf8(said.error().message));
+}
 
 // ---- the machine ----
 
@@ -222,12 +254,20 @@ service::CheckReply check_node(const service::Check& request, const NodeTools& t
   const Time deadline = now() + from_seconds(seconds);
   service::CheckReply reply;
   Connections connections(request);
-  std::optional<Describing> describing;
-  if (request.describe()) describing.emplace(tools);
+  std::optional<Asking> describing, looking;
+  if (request.describe())
+    describing.emplace("surefoot-worker --describe", with(tools.describe, {"--describe"}),
+                       tools.arena_folder / "describe");
+  if (request.describe() && !tools.look_at_gpus.empty()) {
+    looking.emplace("the look at its GPUs",
+                    with(tools.look_at_gpus, {"--workers", std::to_string(request.workers())}),
+                    tools.arena_folder / "look-at-gpus");
+  }
   look_at_machine(tools.arena_folder, reply);
   look_at_store(request, tools.open_store, deadline, reply);
   connections.await(deadline, tools.stop, reply);
-  if (describing) describing->await(deadline, tools.stop, reply);
+  if (describing) take_description(describing->await(deadline, tools.stop), reply);
+  if (looking) take_gpus(looking->await(deadline, tools.stop), reply);
   return reply;
 }
 

@@ -16,7 +16,8 @@ namespace surefoot {
 
 struct NodeTools {
   OpenStore open_store;
-  std::vector<std::string> describe;  // ServiceSettings::describe
+  std::vector<std::string> describe;           // ServiceSettings::describe
+  std::vector<std::string> look_at_gpus = {};  // ServiceSettings::look_at_gpus
   std::filesystem::path arena_folder;
   std::function<bool()> stop;  // asked now and then: leave at once
 };

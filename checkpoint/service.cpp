@@ -311,6 +311,7 @@ void ServiceImpl::tick() {
     decide_about_interval();
     decide_about_departure();
     look_at_notices();
+    look_at_gpus();
     decide_about_life();
   }
 }
@@ -412,9 +413,20 @@ service::StatusReply ServiceImpl::status(const service::Status& request) {
   for (int fault = 0; fault < kMaxFaults; ++fault) {
     if (arena_->fault_fired(fault)) reply.add_fired_faults(fault);
   }
+  for (const service::GpuStatus& gpu : gpus_) *reply.add_gpus() = gpu;
   add_ranks(reply);
   add_records(reply, request.records_from());
   return reply;
+}
+
+void ServiceImpl::look_at_gpus() {
+  if (!settings_.gpus) return;
+  int workers = 0;
+  for (int local_rank = 0; arena_ && local_rank < kMaxLocalRanks; ++local_rank) {
+    const ProcessId process = registered_process(arena_->line(local_rank));
+    if (process.pid != 0 && is_alive(process)) workers = local_rank + 1;
+  }
+  gpus_ = settings_.gpus(workers);
 }
 
 void ServiceImpl::add_refused(service::StatusReply& reply) const {

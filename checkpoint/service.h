@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "checkpoint/arena.h"
+#include "checkpoint/service.pb.h"
 #include "checkpoint/service_keys.h"
 #include "checkpoint/store_side.h"
 #include "common/clock.h"
@@ -62,6 +63,9 @@ struct ServiceSettings {
   // What is run with --describe when the supervisor wants to know whether this node will do: the
   // worker's program, and its arguments before that. None: not described.
   std::vector<std::string> describe;
+  // What is run, with --workers N, when it wants to know whether the GPUs here will do. It prints
+  // lines that begin with "fault " or "warning ", and "done" at the end. None: not looked at.
+  std::vector<std::string> look_at_gpus;
   // Looked at now and then, on a thread of its own: whether it is this job's. Empty: it is not.
   std::filesystem::path job_directory;
   int signals = -1;  // a signalfd with SIGTERM, SIGINT and SIGHUP, all blocked: drain; one of the
@@ -79,6 +83,9 @@ struct ServiceSettings {
   // Asked ten times a second on the thread of run(); must not wait. `safe`: the workers have left
   // because of `leave`, and nothing is lost when this machine goes now. May be empty.
   std::function<MachineNotices(bool safe)> notices;
+  // Asked ten times a second on the thread of run() what the GPUs do that this many workers, who
+  // run here now, take; must not wait. May be empty.
+  std::function<std::vector<service::GpuStatus>(int workers)> gpus;
   // Called before ("before hello") and after each reply but those to status, so that a test can end
   // the process there. May be empty.
   std::function<void(std::string_view point)> at_reply;

@@ -39,8 +39,8 @@ Result<service::LogReply> piece_of(const std::filesystem::path& file, std::int64
 
 void ServiceImpl::check(const Peer& peer, const service::Check& request) {
   check_thread_.start([this, peer, request]() -> WorkThread::Outcome {
-    NodeTools tools{settings_.open_store, settings_.describe, settings_.arena_folder,
-                    [this] { return check_thread_.stopping(); }};
+    NodeTools tools{settings_.open_store, settings_.describe, settings_.look_at_gpus,
+                    settings_.arena_folder, [this] { return check_thread_.stopping(); }};
     service::Reply message;
     *message.mutable_check() = check_node(request, tools);
     return [this, peer, message = std::move(message)] { reply(peer, message); };

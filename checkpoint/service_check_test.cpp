@@ -69,6 +69,35 @@ struct Listener {
   std::string text;
 };
 
+TEST_F(CheckTest, LooksAtGpusWithTheNumberOfWorkersAndTellsWhatThatSays) {
+  const auto script = folder_.path() / "look";
+  const auto look = [&](const std::string& says) {
+    std::ofstream(script) << "#!/bin/sh\n" << says << "\n";
+    ::chmod(script.c_str(), 0700);
+    NodeTools with_gpus = tools("echo '{}'");
+    with_gpus.look_at_gpus = {script.string(), "job.yaml"};
+    service::Check check = check_for(10);
+    check.set_describe(true);
+    check.set_workers(3);
+    return check_node(check, with_gpus);
+  };
+  const auto good = look("echo noise; echo warning slow; echo done");
+  EXPECT_EQ(good.gpu_faults_size(), 0) << good.ShortDebugString();
+  ASSERT_EQ(good.gpu_warnings_size(), 1);
+  EXPECT_EQ(good.gpu_warnings(0), "slow");
+  const auto bad = look("echo \"fault $*\"; echo done");
+  ASSERT_EQ(bad.gpu_faults_size(), 1);
+  EXPECT_EQ(bad.gpu_faults(0), "job.yaml --workers 3");
+  EXPECT_EQ(bad.description(), "{}\n");
+  const auto crashed = look("exit 7");
+  ASSERT_EQ(crashed.gpu_faults_size(), 1);
+  EXPECT_EQ(crashed.gpu_faults(0), "the look at its GPUs ended with 7");
+}
+
+TEST_F(CheckTest, DoesNotLookAtGpusOfAJobOnProcessors) {
+  EXPECT_EQ(describe("echo '{}'").gpu_faults_size(), 0);
+}
+
 TEST_F(CheckTest, NamesTheAddressesThatCannotBeReached) {
   const Listener open(Listener::kOpen);
   const Listener closed(Listener::kClosed);

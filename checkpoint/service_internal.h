@@ -156,6 +156,7 @@ class ServiceImpl final : public Service {
   void notice(const Peer& peer, const service::Notice& notice);
   void depart(Duration left, bool everyone, std::string source = "", std::string id = "");
   void look_at_notices();
+  void look_at_gpus();
   void obey(const MachineNotices::Leave& leave);
   [[nodiscard]] bool is_safe_to_go() const;
   [[nodiscard]] DeadlineFacts departure_facts() const;
@@ -245,6 +246,7 @@ class ServiceImpl final : public Service {
   IntervalDecision interval_told_;
   std::optional<Departure> departure_;
   MachineNotices notices_;                       // as they stood at the last look
+  std::vector<service::GpuStatus> gpus_;         // as they were at the last look
   std::optional<MachineNotices::Leave> obeyed_;  // the last that made it depart
   ServiceHistory history_;
   Time history_saved_{};

@@ -166,7 +166,9 @@ Status Driver::decide_one(const core::Event& event) {
 void Driver::perform(const core::Effect& effect, std::int64_t action) {
   const Attempt attempt = state_.history.attempt;
   if (const auto* start = std::get_if<core::StartService>(&effect)) {
-    machines_.start_service(*start, state_.fleet[start->node].host.name, action);
+    const auto& host = state_.fleet[start->node].host;
+    machines_.start_service(*start, host.name,
+                            host.slots > 0 ? host.slots : rules_.fleet.workers_per_node, action);
   } else if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
     launch(*gang, action);
   } else if (std::holds_alternative<core::RequestDrain>(effect)) {

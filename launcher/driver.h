@@ -38,6 +38,7 @@ struct DriverSettings {
   std::vector<std::string> faults;  // to_text(InjectedFault), all of the job's life
   bool faults_count = false;
   bool accept_changes = false;
+  double flops_per_sample = 0;  // by the worker's word; 0: not known, or the machines tell
   // bring_model.h, bound to the job.
   BringModel bring_model;
   bool cancel = false;  // end what is there, free it, and stop

@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "launcher/driver_internal.h"
 #include "launcher/fleet_report.h"
+#include "launcher/metrics/peak_flops.h"
 #include "launcher/requests.h"
 
 namespace surefoot {
@@ -81,6 +82,7 @@ void Driver::answered(core::NodeId node, const service::StatusReply& status, Tim
   if (!is_of_gang(node)) return;
   std::vector<MetricRecord> metrics;
   for (const service::Record& record : status.records()) metrics.push_back(metric_of(record));
+  take_gpus(node, status);
   take_metrics(node, metrics);
   answers_.mutable_records()->MergeFrom(status.records());
   answered_ = at;
@@ -107,6 +109,7 @@ void Driver::take_metrics(core::NodeId node, const std::vector<MetricRecord>& me
     const auto at = std::tuple(metric.record.attempt, metric.record.step, metric.record.kind);
     if (node != metrics_from_ && at <= metrics_newest_) continue;
     fresh.push_back(metric);
+    fresh.back().mfu = model_utilization(samples_per_second(metric.record));
     metrics_from_ = node;
     metrics_newest_ = at;
   }
@@ -115,6 +118,36 @@ void Driver::take_metrics(core::NodeId node, const std::vector<MetricRecord>& me
   if (!metrics_) return;
   if (Status written = metrics_->append(fresh); !written)
     narration_.warning("metrics of some steps are lost: " + written.error().message);
+}
+
+// Each look of a service once.
+void Driver::take_gpus(core::NodeId node, const service::StatusReply& status) {
+  if (status.gpus_size() == 0) return;
+  const std::pair look{status.pid(), status.gpus(0).sample()};
+  if (std::exchange(gpus_seen_[node], look) == look || !metrics_) return;
+  std::vector<GpuMetric> metrics;
+  for (const service::GpuStatus& gpu : status.gpus()) {
+    metrics.push_back({status.host(), status.attempt(), status.ready_step(),
+                       wall_clock() - gpu.age_seconds(), gpu});
+  }
+  if (Status written = metrics_->append_gpus(metrics); !written)
+    narration_.warning("metrics of GPUs are lost: " + written.error().message);
+}
+
+// 0: what the model takes is not known, or what some device of the gang can do.
+double Driver::model_utilization(double samples_per_second) const {
+  const double flops =
+      settings_.flops_per_sample > 0 ? settings_.flops_per_sample : machines_.flops_per_sample();
+  if (flops <= 0 || settings_.job.resources().device() != config::Resources::cuda) return 0;
+  std::vector<service::GpuStatus> devices;
+  for (core::NodeId node = 0; node < static_cast<core::NodeId>(state_.fleet.size()); ++node) {
+    if (!is_of_gang(node)) continue;
+    const service::StatusReply* status = machines_.status(node);
+    if (status == nullptr || status->gpus_size() == 0) return 0;
+    devices.insert(devices.end(), status->gpus().begin(), status->gpus().end());
+  }
+  const auto peak = peak_flops(devices, settings_.job.train().precision());
+  return peak ? samples_per_second * flops / *peak : 0;
 }
 
 void Driver::take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at) {

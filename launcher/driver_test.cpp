@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -17,6 +18,7 @@
 #include "common/process.h"
 #include "common/test_paths.h"
 #include "launcher/metrics/metrics.h"
+#include "launcher/nvidia/nvml.h"
 
 namespace surefoot {
 namespace {
@@ -460,6 +462,118 @@ TEST_F(Run, RedrawsItsProgressInPlaceOnATerminal) {
   EXPECT_THAT(shown, HasSubstr("attempt 1: starting 2 workers"));
   EXPECT_THAT(shown, HasSubstr("fake: done"));
   EXPECT_THAT(shown, HasSubstr("model.safetensors"));
+}
+
+// ---- on GPUs, by a library of the driver's name ----
+
+class RunOnGpus : public Run {
+ protected:
+  [[nodiscard]] static std::vector<std::string> gpus(const std::string& state,
+                                                     const std::string& count = "2") {
+    return {"LD_LIBRARY_PATH=" + (programs_folder() / "fake-nvidia").string(),
+            "SUREFOOT_FAKE_GPU=" + state, "SUREFOOT_FAKE_GPUS=" + count,
+            "SUREFOOT_FAKE_GPU_NAME=NVIDIA H200", "FAKE_STEP_MS=150"};
+  }
+  Ran run_on(const std::vector<std::string>& environment, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"--set", "resources.device=cuda"});
+    return run(std::move(more), environment);
+  }
+  // Not even a job directory.
+  void expect_nothing(const Ran& ran, const std::string& why) {
+    EXPECT_EQ(ran.code, 64) << ran.output;
+    EXPECT_THAT(ran.output, HasSubstr("surefoot: resources.device: "));
+    EXPECT_THAT(ran.output, HasSubstr(why));
+    EXPECT_EQ(std::count(ran.output.begin(), ran.output.end(), '\n'), 1) << ran.output;
+    EXPECT_FALSE(fs::exists(root_ / "runs"));
+    EXPECT_THAT(processes_naming(root_.string()), IsEmpty());
+  }
+};
+
+TEST_F(RunOnGpus, IsRefusedBeforeAnythingIsStartedWhereThereIsNone) {
+  if (count_cards("/") > 0) GTEST_SKIP() << "this machine has a GPU";
+  const Ran ran = run_on({});
+  expect_nothing(ran, "no NVIDIA GPU on the PCI bus");
+  EXPECT_THAT(ran.output, HasSubstr("or resources.device: cpu"));
+  expect_nothing(run_on(gpus("unloaded")), "no NVIDIA GPU on the PCI bus");
+}
+
+TEST_F(RunOnGpus, IsRefusedForEachReasonInALineOfItsOwn) {
+  expect_nothing(run_on(gpus("mismatch")),
+                 "Driver/library version mismatch -> the driver was updated");
+  expect_nothing(run_on(gpus("lost")), "gpu 0: NVML says 15: GPU is lost -> drain this machine");
+  expect_nothing(run_on(gpus("healthy", "1")), "1 GPU for 2 workers, of which each takes one");
+  expect_nothing(run_on(gpus("healthy"), {"--set", "resources.devices=[0, 3]"}),
+                 "resources.devices names 3, and this machine has 2 GPUs");
+  expect_nothing(run_on(gpus("hangs"), {"--set", "recovery.check_timeout=1s"}),
+                 "gpu driver: no answer within 1");
+  auto without_cuda = gpus("healthy");
+  without_cuda.emplace_back("FAKE_NO_CUDA=1");
+  expect_nothing(run_on(without_cuda), "this build of surefoot-worker has no CUDA");
+}
+
+TEST_F(RunOnGpus, WritesWhatTheyDoAndTheShareOfTheirPeak) {
+  const Ran ran = run_on(gpus("throttled"), {"--set", "resources.devices=[1, 0]"});
+  expect_whole(ran);
+  EXPECT_THAT(ran.output, HasSubstr("gpu clocks 0: 345 of 1980 MHz")) << "a warning, once";
+  // 8 samples of 1e9 operations in the millisecond that the worker tells of, on twice 67e12.
+  EXPECT_NEAR(ran.object["mfu"].get<double>(), 8 * 1e9 / 1e-3 / (2 * 67e12), 1e-5);
+  EXPECT_GT(metrics().back().mfu, 0);
+  std::map<std::string, json> newest;
+  std::istringstream lines(*read_file(directory() / "metrics/gpus.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const json object = json::parse(line);
+    newest[object["device"]] = object;
+  }
+  ASSERT_EQ(newest.size(), 2u);
+  const json& first = newest["0"];
+  EXPECT_EQ(first["node"], host_name());
+  EXPECT_EQ(first["name"], "NVIDIA H200");
+  EXPECT_EQ(first["busy"], 0.97);
+  EXPECT_EQ(first["clock_mhz"], 345);
+  EXPECT_EQ(first["slowed_by"], json({"too_hot_hardware", "hardware_slowdown"}));
+  EXPECT_EQ(newest["1"]["uuid"], "GPU-00000000-0000-0000-0000-000000000001");
+}
+
+TEST_F(RunOnGpus, SaysThatAFinishedJobIsFinishedWhereThereIsNoGpuAnyMore) {
+  ASSERT_EQ(run_on(gpus("healthy")).code, 0);
+  const Ran again = run_on(gpus("mismatch"));
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_THAT(again.output, HasSubstr("is finished already"));
+}
+
+TEST_F(RunOnGpus, OfAJobOnProcessorsAreNotLookedAt) {
+  expect_whole(run({}, {"LD_LIBRARY_PATH=" + (programs_folder() / "fake-nvidia").string(),
+                        "SUREFOOT_FAKE_GPU=crashes"}));
+  EXPECT_FALSE(fs::exists(directory() / "metrics/gpus.jsonl"));
+}
+
+TEST_F(RunOnGpus, LeavesAMachineOfAListOutForItsGpus) {
+  const Ran ran = run_on(gpus("lost"), {"--set", "resources.hosts=[localhost]", "--set",
+                                        "recovery.capacity_timeout=4s"});
+  EXPECT_EQ(ran.code, 75) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("localhost: resources.device: cuda: gpu 0: NVML says 15"));
+  EXPECT_EQ(ran.object["attempts"], 0);
+}
+
+TEST_F(RunOnGpus, IsValidatedWithAWarningWhereThereIsNone) {
+  std::ofstream(root_ / "bin/surefoot-worker.new")
+      << "#!/bin/sh\ncase \"$*\" in\n"
+         "*device=cpu*) echo '{\"parameters\": 7, \"training_hash\": \"of another job\"}' ;;\n"
+         "*) echo 'resources.device: no CUDA device' ; exit 64 ;;\nesac\n";
+  fs::permissions(root_ / "bin/surefoot-worker.new", fs::perms::owner_all);
+  fs::rename(root_ / "bin/surefoot-worker.new", root_ / "bin/surefoot-worker");
+  const std::vector<std::string> words = {"validate", "job.yaml", "--set", "resources.device=cuda"};
+  const Ran ran = surefoot(words, gpus("mismatch"));
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("is a valid job file."));
+  EXPECT_THAT(ran.output, HasSubstr("warning       the job would not start on this machine: "
+                                    "resources.device: cuda: gpu driver: NVML says 18"));
+  auto as_json = words;
+  as_json.emplace_back("--json");
+  const json said = surefoot(as_json, gpus("mismatch")).object;
+  EXPECT_EQ(said["valid"], true);
+  EXPECT_EQ(said["warnings"].size(), 1u);
+  EXPECT_EQ(said["needs"], json({{"parameters", 7}}));
 }
 
 }  // namespace

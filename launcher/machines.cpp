@@ -135,14 +135,14 @@ std::vector<std::string> Machines::peers_of(core::NodeId node) const {
   return peers;
 }
 
-void Machines::start_service(const core::StartService& effect, const std::string& name,
+void Machines::start_service(const core::StartService& effect, const std::string& name, int workers,
                              std::int64_t action) {
   Machine& machine = this->machine(effect.node, name);
   const Duration patience = context_->alone ? kServiceStart : rules_.check_timeout * 9 / 10;
-  machine.commands->start([this, link = machine.link, effect, patience, action,
+  machine.commands->start([this, link = machine.link, effect, workers, patience, action,
                            start = ++machine.starts,
                            peers = peers_of(effect.node)]() -> Inbox::Item {
-    auto result = link->prepare(effect.spare, peers, now() + patience);
+    auto result = link->prepare(effect.spare, peers, workers, now() + patience);
     return [this, effect, start, action, result = std::move(result)] {
       prepared(effect.node, start, result, action);
     };
@@ -158,6 +158,8 @@ void Machines::prepared(core::NodeId node, std::uint64_t start,
   if (const std::string other = same_as(node, result->access); !other.empty())
     return tell(core::ServiceStartFailed{"it is " + other + " under another name", node});
   machine.prepared = *result;
+  for (const std::string& warning : result->warnings) spdlog::warn("{}: {}", machine.name, warning);
+  if (result->flops_per_sample > 0) flops_per_sample_ = result->flops_per_sample;
   machine.taken = true;
   machine.watched = false;
   core::ServiceAnswered answer = result->answer;

@@ -51,7 +51,8 @@ class Machines {
   void set_pace(Duration pace);
   void ask_at_once();  // the watched ones
 
-  void start_service(const supervisor::StartService& effect, const std::string& name,
+  // `workers`: that it may have.
+  void start_service(const supervisor::StartService& effect, const std::string& name, int workers,
                      std::int64_t action);
   void drain(const supervisor::Fleet& fleet, Attempt attempt, std::int64_t action);
   void tell_everyone(const supervisor::Fleet& fleet, std::int64_t action);
@@ -76,6 +77,8 @@ class Machines {
   [[nodiscard]] std::optional<Time> answered_at(supervisor::NodeId node) const;
   [[nodiscard]] std::string endpoint(supervisor::NodeId node) const;
   [[nodiscard]] bool local(supervisor::NodeId node) const;
+  // By the worker's word; 0: no machine has been asked yet.
+  [[nodiscard]] double flops_per_sample() const { return flops_per_sample_; }
   // Waits for commands under way, until the deadline: the process is about to end. Removes what
   // machines were compared by; what is being started on one is given up.
   void close(Time deadline);
@@ -149,6 +152,7 @@ class Machines {
   std::map<supervisor::NodeId, Machine> machines_;
   TaskThread here_{inbox_};
   Duration pace_ = std::chrono::milliseconds(100);
+  double flops_per_sample_ = 0;
   std::uint64_t rounds_ = 0;
   std::uint64_t finishing_ = 0;  // the round of the last FinishJob
   Round telling_;

@@ -188,12 +188,16 @@ void Narration::learn(const MetricRecord& metric) {
   if (recent_.size() > kRecent) recent_.pop_front();
   double spent = 0;
   double samples = 0;
+  double share = 0, timed = 0;  // MFU, of the steps of which it is known
   for (const MetricRecord& recent : recent_) {
     const double step = step_seconds(recent.record);
     spent += step;
     samples += step * samples_per_second(recent.record);
+    share += step * recent.mfu;
+    timed += recent.mfu > 0 ? step : 0;
   }
   progress_.samples_per_second = spent > 0 ? samples / spent : 0;
+  progress_.mfu = timed > 0 ? share / timed : 0;
   progress_.seconds_per_step = spent / static_cast<double>(recent_.size());
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "launcher/format.h"
@@ -14,6 +16,10 @@ double number(const nlohmann::json& needs, const char* key) {
 }
 
 }  // namespace
+
+double flops_per_sample_of(const nlohmann::json& needs) {
+  return std::max(number(needs, "flops_per_sample"), 0.0);
+}
 
 std::string needs_screen(const nlohmann::json& needs, int workers) {
   std::string text;

@@ -8,6 +8,7 @@
 #include "checkpoint/node_check.h"
 #include "common/file.h"
 #include "common/process.h"
+#include "launcher/needs.h"
 
 namespace surefoot {
 namespace {
@@ -32,6 +33,9 @@ Result<supervisor::NodeFacts> facts_of(const service::CheckReply& check,
     return error(Code::kRetry, "{}: has no way to other machines of the job: {}", name,
                  check.unreachable(0));
   }
+  // First: without its GPUs the worker has something to say too.
+  if (check.gpu_faults_size() > 0)
+    return error(Code::kInvalid, "{}: {}", name, check.gpu_faults(0));
   if (!check.describe_error().empty())
     return error(Code::kInvalid, "{}: {}", name, check.describe_error());
   if (check.build() != build_text()) {
@@ -64,6 +68,11 @@ Result<supervisor::NodeFacts> facts_of(const service::CheckReply& check,
   return facts;
 }
 
+double flops_per_sample_in(const std::string& description) {
+  const auto json = nlohmann::json::parse(description, nullptr, false);
+  return json.is_object() ? flops_per_sample_of(json) : 0;
+}
+
 }  // namespace
 
 NodeLink::NodeLink(std::shared_ptr<const NodeContext> context, std::string name,
@@ -90,7 +99,7 @@ Result<service::StatusReply> NodeLink::status(std::uint64_t records_from, Time d
 }
 
 Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<std::string>& peers,
-                                             Time deadline) {
+                                             int workers, Time deadline) {
   Prepared prepared{{}, ServiceAddress(context_->arena_folder, context_->keys), {}, {}};
   if (context_->alone) {
     SUREFOOT_TRY(ensure_service(*client_, context_->service, deadline));
@@ -109,9 +118,12 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
   shares_directory_ = prepared.status.shares_directory();
   const std::string boot = prepared.status.boot_id();
   if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
-    SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, deadline));
+    SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, workers, deadline));
     SUREFOOT_ASSIGN(facts_, facts_of(reply.check(), prepared.status, name_));
     checked_boot_ = boot;
+    prepared.warnings.assign(reply.check().gpu_warnings().begin(),
+                             reply.check().gpu_warnings().end());
+    prepared.flops_per_sample = flops_per_sample_in(reply.check().description());
   }
   facts_.boot_id = boot;
   prepared.answer = {Step{prepared.status.ready_step()}, Step{prepared.status.durable_step()}, 0,
@@ -146,13 +158,15 @@ Status NodeLink::probe_store(Time deadline) {
   return {};
 }
 
-Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers, Time deadline) {
+Result<service::Reply> NodeLink::look_over(const std::vector<std::string>& peers, int workers,
+                                           Time deadline) {
   SUREFOOT_TRY(probe_store(deadline));
   service::Request request;
   service::Check& check = *request.mutable_check();
   check.set_seconds(std::max(seconds(deadline - now()) - 0.5, 0.5));
   for (const std::string& peer : peers) check.add_connect_to(peer);
   check.set_describe(true);
+  check.set_workers(workers);
   return call(std::move(request), deadline);
 }
 

@@ -50,11 +50,15 @@ class NodeLink {
     ServiceAddress address;
     NodeAccess access;
     service::StatusReply status;
+    // Of the look over, when there was one.
+    std::vector<std::string> warnings = {};
+    double flops_per_sample = 0;  // 0: not known
   };
   // Finds or starts the service, ends what attempts below `spare` have left, and looks the machine
-  // over, once in each of its lives. `peers`: ADDRESS:PORT of the others' services.
+  // over, once in each of its lives. `peers`: ADDRESS:PORT of the others' services. `workers`: that
+  // it may have.
   [[nodiscard]] Result<Prepared> prepare(Attempt spare, const std::vector<std::string>& peers,
-                                         Time deadline);
+                                         int workers, Time deadline);
 
   Status drain(Attempt attempt);  // blocks for 1 s at the longest
   // All machines of the job go, this one then. Blocks for half of the time until then at the
@@ -88,7 +92,7 @@ class NodeLink {
   [[nodiscard]] Result<service::Reply> call(service::Request request, Time deadline);
 
  private:
-  [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers,
+  [[nodiscard]] Result<service::Reply> look_over(const std::vector<std::string>& peers, int workers,
                                                  Time deadline);
   Status probe_store(Time deadline);
   Status shut_down(bool flush, bool remove, Duration patience);

@@ -43,6 +43,7 @@ std::vector<Field> fields_of(const Progress& progress) {
   if (progress.samples_per_second > 0)
     fields.push_back({20, fmt::format("{:.{}f} samples/s", progress.samples_per_second,
                                       progress.samples_per_second < 100 ? 1 : 0)});
+  if (progress.mfu > 0) fields.push_back({15, fmt::format("MFU {:.1f} %", 100 * progress.mfu)});
   if (progress.seconds_per_step > 0 && progress.step < progress.max_steps) {
     const double left = progress.seconds_per_step *
                         static_cast<double>(progress.max_steps.value - progress.step.value);

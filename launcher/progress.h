@@ -18,6 +18,7 @@ struct Progress {
   Step max_steps;
   std::optional<double> loss;
   double samples_per_second = 0;  // 0: not known yet
+  double mfu = 0;                 // share of the GPUs' peak; 0: not known
   double seconds_per_step = 0;    // mean of the last steps; 0: not known yet
   Step snapshot{-1};              // newest READY in memory; -1: none
   Step checkpoint{-1};            // newest verified in the store; -1: none

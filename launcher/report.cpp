@@ -67,6 +67,25 @@ json to_json(const JournalAttempt& attempt, const JournalAttempt* next) {
   return object;
 }
 
+json gpu_json(const service::GpuStatus& gpu) {
+  json object = {{"device", gpu.device()}, {"age_seconds", gpu.age_seconds()}};
+  if (!gpu.fault().empty()) {
+    object["fault"] = gpu.fault();
+    return object;
+  }
+  object.update({{"index", gpu.index()},
+                 {"uuid", gpu.uuid()},
+                 {"name", gpu.name()},
+                 {"busy", gpu.has_busy() ? json(gpu.busy()) : json(nullptr)},
+                 {"memory_used_bytes", gpu.memory_used_bytes()},
+                 {"memory_bytes", gpu.memory_bytes()},
+                 {"celsius", gpu.has_celsius() ? json(gpu.celsius()) : json(nullptr)},
+                 {"watts", gpu.has_watts() ? json(gpu.watts()) : json(nullptr)},
+                 {"clock_mhz", gpu.has_clock_mhz() ? json(gpu.clock_mhz()) : json(nullptr)},
+                 {"slowed_by", slowed_by(gpu.clock_reasons())}});
+  return object;
+}
+
 json service_json(const service::StatusReply& status) {
   json ranks = json::array();
   for (const auto& rank : status.ranks()) {
@@ -102,6 +121,8 @@ json service_json(const service::StatusReply& status) {
                  {"warnings", json(std::vector<std::string>(status.warnings().begin(),
                                                             status.warnings().end()))},
                  {"ranks", std::move(ranks)}};
+  object["gpus"] = json::array();
+  for (const service::GpuStatus& gpu : status.gpus()) object["gpus"].push_back(gpu_json(gpu));
   object["notice"] = nullptr;
   if (status.has_notice()) {
     const service::NoticeStatus& notice = status.notice();
@@ -114,16 +135,17 @@ json service_json(const service::StatusReply& status) {
   return object;
 }
 
-double median_speed(const std::vector<MetricRecord>& metrics) {
-  std::vector<double> speeds;
-  for (auto metric = metrics.rbegin(); metric != metrics.rend() && speeds.size() < 100; ++metric) {
-    const double speed = samples_per_second(metric->record);
-    if (metric->record.kind == StepRecord::kTrain && speed > 0) speeds.push_back(speed);
+// Of the last 100 steps; 0: of none it is known.
+double median(const std::vector<MetricRecord>& metrics, double (*value)(const MetricRecord&)) {
+  std::vector<double> values;
+  for (auto metric = metrics.rbegin(); metric != metrics.rend() && values.size() < 100; ++metric) {
+    const double one = value(*metric);
+    if (metric->record.kind == StepRecord::kTrain && one > 0) values.push_back(one);
   }
-  if (speeds.empty()) return 0;
-  std::nth_element(speeds.begin(), speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2),
-                   speeds.end());
-  return speeds[speeds.size() / 2];
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -139,7 +161,9 @@ JobReport make_report(const JournalView& journal, const std::vector<MetricRecord
   report.step = journal.history.finished_step;
   report.attempts = journal.attempts;
   report.result = journal.result;
-  report.samples_per_second = median_speed(metrics);
+  report.samples_per_second =
+      median(metrics, [](const MetricRecord& metric) { return samples_per_second(metric.record); });
+  report.mfu = median(metrics, [](const MetricRecord& metric) { return metric.mfu; });
   if (!journal.stop && journal.supervisor && is_alive(*journal.supervisor))
     report.supervisor_pid = journal.supervisor->pid;
   const bool running = journal.history.state == supervisor::JobState::kRunning;
@@ -191,6 +215,7 @@ nlohmann::json to_json(const JobReport& report) {
       {"recoveries", std::move(recoveries)},
       {"attempt_list", std::move(attempts)},
       {"samples_per_second", report.samples_per_second},
+      {"mfu", report.mfu > 0 ? json(report.mfu) : json(nullptr)},
       {"loss", {{"first", to_json(report.loss_first)}, {"last", to_json(report.loss_last)}}},
       {"evaluation", {{"first", to_json(report.eval_first)}, {"last", to_json(report.eval_last)}}},
       {"weights_sha256", report.result ? json(report.result->weights_sha256) : json(nullptr)},

@@ -39,6 +39,7 @@ struct JobReport {
   std::optional<LossPoint> loss_first, loss_last;  // of training, of the steps that count
   std::optional<LossPoint> eval_first, eval_last;
   double samples_per_second = 0;                // median of the last 100 steps; 0: none
+  double mfu = 0;                               // median of these; 0: not known
   std::optional<service::StatusReply> service;  // this machine's, when it answered
   std::optional<FleetReport> fleet;             // of several machines
   std::int32_t supervisor_pid = 0;              // 0: none lives

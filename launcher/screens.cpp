@@ -112,7 +112,11 @@ void add_training(Screen& screen, const JobReport& report) {
   add_loss(screen, "loss", report.loss_first, report.loss_last);
   add_loss(screen, "held out", report.eval_first, report.eval_last);
   if (report.samples_per_second > 0)
-    screen.line("speed", fmt::format("{:.4g} samples/s", report.samples_per_second));
+    screen.line("speed",
+                fmt::format("{:.4g} samples/s{}", report.samples_per_second,
+                            report.mfu > 0 ? fmt::format(", {:.1f} % of the GPUs' peak (MFU)",
+                                                         100 * report.mfu)
+                                           : ""));
 }
 
 void add_result(Screen& screen, const JobReport& report) {

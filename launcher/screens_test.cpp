@@ -38,6 +38,13 @@ TEST(ProgressLine, HasEverythingWhereThereIsRoom) {
             "snapshot 150  checkpoint 120 0:35 ago  1 restart");
 }
 
+TEST(ProgressLine, HasTheShareOfTheGpusPeakWhereItIsKnown) {
+  Progress on_gpus = progress();
+  on_gpus.mfu = 0.4117;
+  EXPECT_THAT(progress_line(on_gpus, 200), HasSubstr("94.2 samples/s  MFU 41.2 %  0:51 left"));
+  EXPECT_THAT(progress_line(progress(), 200), Not(HasSubstr("MFU")));
+}
+
 TEST(ProgressLine, FitsIntoAnyWidthAndKeepsTheStep) {
   for (int width = 12; width < 160; ++width) {
     const std::string line = progress_line(progress(), width);
@@ -120,6 +127,16 @@ std::vector<MetricRecord> metrics() {
   all[2].record = {StepRecord::kEvaluation, 2, 300, 9600, 2.101};
   all[2].record.accuracy = 0.875;
   return all;
+}
+
+TEST(Summary, HasTheShareOfTheGpusPeakWhereItIsKnown) {
+  std::vector<MetricRecord> on_gpus = metrics();
+  on_gpus[1].mfu = 0.4117;
+  const JobReport report = make_report(journal(), on_gpus, "/jobs/a", Step{300});
+  EXPECT_THAT(summary_screen(report, false),
+              HasSubstr("speed         100 samples/s, 41.2 % of the GPUs' peak (MFU)\n"));
+  EXPECT_EQ(to_json(report)["mfu"], 0.4117);
+  EXPECT_TRUE(to_json(make_report(journal(), metrics(), "/jobs/a", Step{300}))["mfu"].is_null());
 }
 
 TEST(Summary, SaysWhatHappenedOnOneScreen) {

@@ -31,7 +31,7 @@ const std::map<std::string, std::set<std::string>> kMayKnow = {
 
 // A vendor's header (prefix of the included path) and the only folders it may be included in.
 const std::vector<std::pair<std::string, std::vector<std::string>>> kVendors = {
-    {"dlfcn.h", {"launcher/doctor/nvidia.cpp", "worker/numerics.cpp"}},
+    {"dlfcn.h", {"launcher/nvidia/library.cpp", "worker/numerics.cpp"}},
     {"mpi.h", {"collectives/mpi/"}},
     {"nccl.h", {"collectives/nccl/"}},
     {"cuda", {"collectives/nccl/", "worker/"}},

@@ -19,7 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
 constexpr const char* kJob = R"(
@@ -234,6 +236,28 @@ TEST_F(DoctorOfGpus, ThrottledWithMemoryErrorsOrLostAreBad) {
               HasSubstr("2 uncorrected errors since the driver was loaded, 7 uncorrected ever"));
   EXPECT_EQ(with("lost").check("gpu")["verdict"], "bad");
   EXPECT_THAT(with("mismatch").check("gpu driver")["cure"].get<std::string>(), HasSubstr("reboot"));
+}
+
+TEST_F(DoctorOfGpus, OfAJobAreThoseThatItTakes) {
+  const std::vector<std::string> words = {"job.yaml", "--json", "--set", "resources.device=cuda"};
+  const auto bad = [&](const std::string& devices, const std::string& gpus) {
+    std::vector<std::string> with_devices = words;
+    if (!devices.empty())
+      with_devices.insert(with_devices.end(), {"--set", "resources.devices=" + devices});
+    const Ran ran =
+        run(with_devices, {"LD_LIBRARY_PATH=" + (programs_folder() / "fake-nvidia").string(),
+                           "SUREFOOT_FAKE_GPU=healthy", "SUREFOOT_FAKE_GPUS=" + gpus});
+    std::vector<std::string> found;
+    for (const json& one : ran.report["checks"]) {
+      if (one["check"] == "gpu" && one["verdict"] == "bad") found.push_back(one["found"]);
+    }
+    return found;
+  };
+  EXPECT_THAT(bad("", "2"), IsEmpty());
+  EXPECT_THAT(bad("", "1"), ElementsAre("1 GPU for 2 workers, of which each takes one"));
+  EXPECT_THAT(bad("[0]", "1"), IsEmpty()) << "shared";
+  EXPECT_THAT(bad("[GPU-00000000-0000-0000-0000-000000000001, 5]", "2"),
+              ElementsAre("resources.devices names 5, and this machine has 2 GPUs, 0 to 1"));
 }
 
 TEST_F(DoctorOfGpus, ADriverThatHangsOrCrashesIsNotCheckedAndAllElseIs) {

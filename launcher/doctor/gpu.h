@@ -1,5 +1,5 @@
 // GPUs of this machine and the libraries for them: facts, and what they mean for a job. The rules
-// are pure; the facts are nvidia.h's.
+// are pure; the facts are nvidia.h's and nvidia/nvml.h's.
 //
 // Sources: NVML's reference (docs.nvidia.com/deploy/nvml-api), "CUDA Compatibility"
 // (docs.nvidia.com/deploy/cuda-compatibility), "Xid Errors" (docs.nvidia.com/deploy/xid-errors).
@@ -7,76 +7,34 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "configs/devices.h"
 #include "launcher/doctor/finding.h"
+#include "launcher/nvidia/gpu_facts.h"
 
 namespace surefoot::doctor {
 
 // ---- what the driver says of each GPU (NVML) ----
-
-// Of nvmlReturn_t, those that name a cure of their own. NVML's numbers: do not renumber.
-enum NvmlCode : int {
-  kNvmlDriverNotLoaded = 9,
-  kNvmlGpuIsLost = 15,
-  kNvmlResetRequired = 16,
-  kNvmlOperatingSystem = 17,  // control groups or permissions keep the device from us
-  kNvmlVersionMismatch = 18,  // library and kernel module are of two drivers
-};
-
-// Of nvmlClocksEventReasons (before R535: nvmlClocksThrottleReasons). NVML's bits.
-enum ClockReason : std::uint64_t {
-  kApplicationClocks = 0x2,
-  kSoftwarePowerCap = 0x4,
-  kHardwareSlowdown = 0x8,
-  kSoftwareThermal = 0x20,
-  kHardwareThermal = 0x40,
-  kPowerBrake = 0x80,
-};
-
-struct GpuDevice {
-  int index = 0;
-  int nvml_code = 0;  // not 0: it does not answer, the rest is not known
-  std::string fault;
-  std::string name;
-  std::string bus;  // PCI address
-  std::int64_t memory_bytes = 0;
-  std::int64_t memory_used_bytes = 0;
-  int processes = 0;                       // that compute on it
-  bool mig = false;                        // split into instances
-  int pcie_width = 0, pcie_width_max = 0;  // lanes; 0: not known
-  // Memory errors; nothing where the GPU does not count them.
-  std::optional<bool> ecc;
-  std::optional<std::uint64_t> corrected, uncorrected;  // since the driver was loaded
-  std::optional<std::uint64_t> uncorrected_ever;
-  bool repair_pending = false;  // a row or page is to be replaced at the next reset
-  bool repair_failed = false;   // no spare row was left
-  // Clocks.
-  int clock_mhz = 0, clock_max_mhz = 0;
-  std::optional<std::uint64_t> reasons;
-  int celsius = 0;
-  int watts = 0, watts_limit = 0;
-  // NVLink.
-  int links_active = 0, links_inactive = 0;
-};
-
-struct GpuFacts {
-  int cards = 0;              // NVIDIA GPUs on the PCI bus, by /sys
-  std::string library_fault;  // libnvidia-ml.so.1 cannot be loaded; empty: it was
-  int nvml_code = 0;          // of nvmlInit_v2
-  std::string nvml_fault;
-  std::string driver;  // "580.82.07"
-  std::vector<GpuDevice> devices;
-};
 
 // Memory that others hold from which on it is worth a word; arbitrary.
 inline constexpr std::int64_t kOthersBytes = std::int64_t{1} << 30;
 
 // Whether GPUs are used: by the job that is given, or nobody knows, as none is.
 enum class GpuUse { kUnused, kUnknown, kUsed };
-// "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink".
-[[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, GpuUse use);
+// What a job takes of this machine.
+struct GpuNeed {
+  GpuUse use = GpuUse::kUnknown;
+  int workers = 0;               // here; kUsed
+  std::set<DeviceName> devices;  // that they take; kUsed
+  bool by_name = false;          // resources.devices names them
+};
+[[nodiscard]] GpuNeed gpu_need_of(const config::Resources& resources, int workers);
+// "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink". What is wrong with one
+// that the job does not take is a warning.
+[[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, const GpuNeed& need);
 
 // ---- what the kernel's log says of them ----
 

@@ -16,6 +16,14 @@ std::string reset_of(const GpuDevice& device) {
   return fmt::format("nvidia-smi --gpu-reset -i {} with nothing on it, or reboot", device.index);
 }
 
+Finding no_gpu(const std::string& fault, GpuUse use) {
+  const std::string check = "gpu driver";
+  const std::string found = "no NVIDIA GPU on the PCI bus, and " + fault;
+  if (use != GpuUse::kUsed) return not_checked(check, found);
+  return bad(check, "the job runs on GPUs: " + found,
+             "a machine with GPUs, or resources.device: cpu (containers: --gpus all)");
+}
+
 Finding no_driver(const GpuFacts& facts, GpuUse use) {
   const std::string check = "gpu driver";
   if (facts.cards > 0) {
@@ -27,13 +35,14 @@ Finding no_driver(const GpuFacts& facts, GpuUse use) {
             "install NVIDIA's driver (containers: --gpus all with NVIDIA's container "
             "toolkit)"));
   }
-  const std::string found = "no NVIDIA GPU on the PCI bus, and " + facts.library_fault;
-  if (use != GpuUse::kUsed) return not_checked(check, found);
-  return bad(check, "the job runs on GPUs: " + found,
-             "a machine with GPUs, or resources.device: cpu (containers: --gpus all)");
+  return no_gpu(facts.library_fault, use);
 }
 
-Finding driver_fails(const GpuFacts& facts, bool used) {
+Finding driver_fails(const GpuFacts& facts, GpuUse use) {
+  const bool used = use != GpuUse::kUnused;
+  // The driver's library is in many an image, and its kernel module is where there are GPUs.
+  if (facts.nvml_code == kNvmlDriverNotLoaded && facts.cards == 0)
+    return no_gpu(facts.nvml_fault, use);
   std::string cure = "nvidia-smi says more; dmesg | grep -i nvrm";
   if (facts.nvml_code == kNvmlVersionMismatch)
     cure =
@@ -66,10 +75,32 @@ Finding lost(const GpuDevice& device) {
                  : "nvidia-smi -q -i " + index_of(device));
 }
 
-Finding check_device(const GpuDevice& device) {
+// Whether the job takes the GPU as a whole, or an instance of it.
+bool takes_whole(const GpuNeed& need, const GpuDevice& device) {
+  return need.devices.contains({.index = device.index}) ||
+         need.devices.contains({.uuid = device.uuid});
+}
+bool has_instance(const GpuDevice& device, const DeviceName& name) {
+  return name.is_mig() && std::find(device.instances.begin(), device.instances.end(), name.uuid) !=
+                              device.instances.end();
+}
+std::int64_t instances_taken(const GpuNeed& need, const GpuDevice& device) {
+  return std::count_if(need.devices.begin(), need.devices.end(),
+                       [&](const DeviceName& name) { return has_instance(device, name); });
+}
+bool is_used(const GpuNeed& need, const GpuDevice& device) {
+  if (need.use != GpuUse::kUsed) return need.use == GpuUse::kUnknown;
+  return takes_whole(need, device) || instances_taken(need, device) > 0;
+}
+
+Finding check_device(const GpuDevice& device, const GpuNeed& need) {
   std::string found =
       fmt::format("{} at {}, {}", device.name, device.bus, bytes_text(device.memory_bytes));
   if (device.pcie_width > 0) found += fmt::format(", PCIe x{}", device.pcie_width);
+  if (const auto taken = instances_taken(need, device); taken > 0 && !takes_whole(need, device)) {
+    return ok("gpu", fmt::format("{}, split by MIG, of which the job takes {}", found,
+                                 count_text(taken, "instance", "instances")));
+  }
   if (device.mig) {
     return warn("gpu", found + ", split by MIG: a worker sees one instance",
                 "nvidia-smi -i " + index_of(device) + " -mig 0");
@@ -86,6 +117,35 @@ Finding check_device(const GpuDevice& device) {
                 "reseat the card, or see what else hangs on its slot: lspci -vv");
   }
   return ok("gpu", found);
+}
+
+// Of what the job takes, what is not there.
+void add_missing(const GpuFacts& facts, const GpuNeed& need, std::vector<Finding>& findings) {
+  const auto gpus = static_cast<int>(facts.devices.size());
+  if (!need.by_name && need.workers > gpus) {
+    findings.push_back(
+        bad("gpu",
+            fmt::format("{} for {}, of which each takes one", count_text(gpus, "GPU", "GPUs"),
+                        count_text(need.workers, "worker", "workers")),
+            fmt::format("resources.workers_per_node: {}, or resources.devices, where an entry may "
+                        "stand for several workers",
+                        gpus)));
+  }
+  if (!need.by_name) return;
+  for (const DeviceName& name : need.devices) {
+    const bool found =
+        std::any_of(facts.devices.begin(), facts.devices.end(), [&](const GpuDevice& device) {
+          return device.index == name.index || (name.index < 0 && device.uuid == name.uuid) ||
+                 has_instance(device, name);
+        });
+    if (found) continue;
+    findings.push_back(bad(
+        "gpu",
+        fmt::format("resources.devices names {}, and this machine has {}{}", name.text(),
+                    count_text(gpus, "GPU", "GPUs"),
+                    name.index < 0 ? ", none of this UUID" : fmt::format(", 0 to {}", gpus - 1)),
+        "nvidia-smi -L lists them"));
+  }
 }
 
 Finding check_device_memory(const GpuDevice& device) {
@@ -159,17 +219,24 @@ Finding check_links(const GpuDevice& device) {
 
 }  // namespace
 
-std::vector<Finding> check_gpus(const GpuFacts& facts, GpuUse use) {
-  if (!facts.library_fault.empty()) return {no_driver(facts, use)};
-  const bool used = use != GpuUse::kUnused;
-  if (facts.nvml_code != 0) return {driver_fails(facts, used)};
-  std::vector<Finding> findings = {check_driver(facts, used)};
+GpuNeed gpu_need_of(const config::Resources& resources, int workers) {
+  if (resources.device() != config::Resources::cuda) return {.use = GpuUse::kUnused};
+  return {GpuUse::kUsed, workers, devices_of(resources, workers), resources.devices_size() > 0};
+}
+
+std::vector<Finding> check_gpus(const GpuFacts& facts, const GpuNeed& need) {
+  if (!facts.library_fault.empty()) return {no_driver(facts, need.use)};
+  if (facts.nvml_code != 0) return {driver_fails(facts, need.use)};
+  std::vector<Finding> findings = {check_driver(facts, need.use != GpuUse::kUnused)};
+  // Where there is none at all, that has been said.
+  if (need.use == GpuUse::kUsed && !facts.devices.empty()) add_missing(facts, need, findings);
   for (const GpuDevice& device : facts.devices) {
+    const bool used = is_used(need, device);
     std::vector<Finding> of_one;
     if (device.nvml_code != 0) {
       of_one = {lost(device)};
     } else {
-      of_one = {check_device(device), check_device_memory(device), check_clocks(device),
+      of_one = {check_device(device, need), check_device_memory(device), check_clocks(device),
                 check_links(device)};
     }
     for (Finding& finding : of_one)

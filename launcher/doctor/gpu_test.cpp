@@ -6,9 +6,12 @@
 
 #include <algorithm>
 
+#include "launcher/doctor/gpu_checks.h"
+
 namespace surefoot::doctor {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -50,11 +53,11 @@ Finding of(const std::vector<Finding>& findings, const std::string& check) {
 }
 
 Finding of(const GpuDevice& device, const std::string& check) {
-  return of(check_gpus(with(device), GpuUse::kUnknown), check);
+  return of(check_gpus(with(device), {GpuUse::kUnknown}), check);
 }
 
 TEST(Gpus, ThatAreWellAreOkWithTheirFigures) {
-  const auto findings = check_gpus(with(healthy()), GpuUse::kUnknown);
+  const auto findings = check_gpus(with(healthy()), {GpuUse::kUnknown});
   ASSERT_THAT(findings, SizeIs(5));
   for (const Finding& finding : findings)
     EXPECT_EQ(finding.verdict, Verdict::kOk) << line_of(finding);
@@ -68,12 +71,12 @@ TEST(Gpus, ThatAreWellAreOkWithTheirFigures) {
 TEST(Gpus, ThatAreNotThereAreNotCheckedButOnTheBusWithoutADriverBad) {
   GpuFacts facts;
   facts.library_fault = "libnvidia-ml.so.1: cannot open shared object file";
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnknown)[0].verdict, Verdict::kNotChecked);
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnused)[0].verdict, Verdict::kNotChecked);
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUsed)[0].verdict, Verdict::kBad);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnknown})[0].verdict, Verdict::kNotChecked);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnused})[0].verdict, Verdict::kNotChecked);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUsed})[0].verdict, Verdict::kBad);
   facts.cards = 2;
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnknown)[0].verdict, Verdict::kBad);
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnused)[0].verdict, Verdict::kWarn)
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnknown})[0].verdict, Verdict::kBad);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnused})[0].verdict, Verdict::kWarn)
       << "the job does not use them";
 }
 
@@ -81,25 +84,26 @@ TEST(Gpus, ADriverThatWasUpdatedUnderItsModuleNeedsAReboot) {
   GpuFacts facts;
   facts.nvml_code = kNvmlVersionMismatch;
   facts.nvml_fault = "NVML says 18: Driver/library version mismatch";
-  const Finding finding = check_gpus(facts, GpuUse::kUnknown)[0];
+  const Finding finding = check_gpus(facts, {GpuUse::kUnknown})[0];
   EXPECT_EQ(finding.verdict, Verdict::kBad);
   EXPECT_THAT(finding.cure, HasSubstr("reboot"));
+  facts.cards = 1;
   facts.nvml_code = kNvmlDriverNotLoaded;
-  EXPECT_THAT(check_gpus(facts, GpuUse::kUnknown)[0].cure, HasSubstr("modprobe nvidia"));
+  EXPECT_THAT(check_gpus(facts, {GpuUse::kUnknown})[0].cure, HasSubstr("modprobe nvidia"));
 }
 
 TEST(Gpus, OneThatFellOffTheBusIsSeenByTheCountAndByItsCode) {
   GpuFacts facts = with(healthy());
   facts.cards = 2;
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnknown)[0].verdict, Verdict::kWarn);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnknown})[0].verdict, Verdict::kWarn);
   GpuDevice gone = healthy();
   gone.nvml_code = kNvmlGpuIsLost;
-  const auto findings = check_gpus(with(gone), GpuUse::kUnknown);
+  const auto findings = check_gpus(with(gone), {GpuUse::kUnknown});
   ASSERT_THAT(findings, SizeIs(2)) << "nothing else is known of it";
   EXPECT_EQ(findings[1].verdict, Verdict::kBad);
   EXPECT_THAT(findings[1].cure, HasSubstr("surefoot drain"));
   facts.devices.clear();
-  EXPECT_EQ(check_gpus(facts, GpuUse::kUnknown)[0].verdict, Verdict::kBad);
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnknown})[0].verdict, Verdict::kBad);
 }
 
 TEST(Gpus, MemoryErrors) {
@@ -107,7 +111,7 @@ TEST(Gpus, MemoryErrors) {
   device.uncorrected = 1;
   EXPECT_EQ(of(device, "gpu memory").verdict, Verdict::kBad);
   EXPECT_THAT(of(device, "gpu memory").cure, HasSubstr("--gpu-reset -i 0"));
-  EXPECT_EQ(of(check_gpus(with(device), GpuUse::kUnused), "gpu memory").verdict, Verdict::kWarn);
+  EXPECT_EQ(of(check_gpus(with(device), {GpuUse::kUnused}), "gpu memory").verdict, Verdict::kWarn);
   device = healthy();
   device.repair_pending = true;
   EXPECT_EQ(of(device, "gpu memory").verdict, Verdict::kWarn);
@@ -162,6 +166,114 @@ TEST(Gpus, OthersOnItMigAndANarrowSlotAreWarnings) {
   device = healthy();
   device.mig = true;
   EXPECT_EQ(of(device, "gpu").verdict, Verdict::kWarn);
+}
+
+// ---- what a job takes ----
+
+std::string uuid_of(int index) {
+  return "GPU-00000000-0000-0000-0000-00000000000" + std::to_string(index);
+}
+GpuFacts machine_with(int gpus) {
+  GpuFacts facts;
+  facts.cards = gpus;
+  facts.driver = "580.82.07";
+  for (int index = 0; index < gpus; ++index) {
+    facts.devices.push_back(healthy(index));
+    facts.devices.back().uuid = uuid_of(index);
+  }
+  return facts;
+}
+GpuNeed job_with(int workers, const std::vector<std::string>& devices = {}) {
+  config::Resources resources;
+  resources.set_device(config::Resources::cuda);
+  for (const std::string& device : devices) resources.add_devices(device);
+  return gpu_need_of(resources, workers);
+}
+std::vector<std::string> bad_lines(const GpuFacts& facts, const GpuNeed& need) {
+  std::vector<std::string> lines;
+  for (const Finding& finding : check_gpus(facts, need)) {
+    if (finding.verdict == Verdict::kBad) lines.push_back(finding.found);
+  }
+  return lines;
+}
+
+TEST(GpusOfAJob, AreThoseOfItsLocalRanks) {
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(2)), SizeIs(0));
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(3)),
+              ElementsAre("2 GPUs for 3 workers, of which each takes one"));
+}
+
+TEST(GpusOfAJob, ThatAreNamedMayBeSharedAndMustBeThere) {
+  EXPECT_THAT(bad_lines(machine_with(1), job_with(4, {"0"})), SizeIs(0));
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(2, {uuid_of(1), "0"})), SizeIs(0));
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(2, {"0", "2"})),
+              ElementsAre("resources.devices names 2, and this machine has 2 GPUs, 0 to 1"));
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(1, {uuid_of(7)})),
+              ElementsAre(HasSubstr("none of this UUID")));
+  EXPECT_THAT(bad_lines(machine_with(2), job_with(1, {"0", "2"})), SizeIs(0))
+      << "one worker takes the first only";
+}
+
+TEST(GpusOfAJob, ThatItDoesNotTakeAreWarnedOfOnly) {
+  GpuFacts facts = machine_with(2);
+  facts.devices[0].nvml_code = kNvmlGpuIsLost;
+  facts.devices[0].fault = "NVML says 15: GPU is lost";
+  EXPECT_THAT(bad_lines(facts, job_with(1, {"1"})), SizeIs(0));
+  EXPECT_THAT(bad_lines(facts, job_with(1, {uuid_of(1)})), SizeIs(0));
+  EXPECT_THAT(bad_lines(facts, job_with(1)), ElementsAre("NVML says 15: GPU is lost"));
+}
+
+TEST(GpusOfAJob, InstancesOfASplitGpuAreFoundByTheirUuid) {
+  const std::string instance = "MIG-00000000-0000-0000-0000-000000000000";
+  GpuFacts facts = machine_with(1);
+  facts.devices[0].mig = true;
+  facts.devices[0].instances = {instance};
+  const auto findings = check_gpus(facts, job_with(1, {instance}));
+  EXPECT_EQ(of(findings, "gpu").verdict, Verdict::kOk);
+  EXPECT_THAT(of(findings, "gpu").found,
+              HasSubstr("split by MIG, of which the job takes 1 instance"));
+  EXPECT_EQ(of(check_gpus(facts, job_with(1)), "gpu").verdict, Verdict::kWarn);
+}
+
+TEST(GpusOfAJob, WithoutACardAndADriverThatIsNotLoadedAreNoGpu) {
+  GpuFacts facts;
+  facts.nvml_code = kNvmlDriverNotLoaded;
+  facts.nvml_fault = "NVML says 9: Driver Not Loaded";
+  EXPECT_THAT(bad_lines(facts, job_with(1)),
+              ElementsAre(HasSubstr("no NVIDIA GPU on the PCI bus")));
+  facts.cards = 1;
+  EXPECT_THAT(bad_lines(facts, job_with(1)), ElementsAre("NVML says 9: Driver Not Loaded"));
+  EXPECT_EQ(check_gpus(facts, {GpuUse::kUnused})[0].verdict, Verdict::kWarn);
+}
+
+// ---- before a launch ----
+
+TEST(BeforeALaunch, WhatIsBadIsAFaultAndTheFirstIsSaidInOneLine) {
+  const LaunchCheck check = judge_before_launch(check_gpus({}, job_with(1)));
+  EXPECT_THAT(check.faults, SizeIs(1));
+  GpuFacts none;
+  none.library_fault = "libnvidia-ml.so.1: cannot open shared object file";
+  EXPECT_EQ(
+      first_fault(judge_before_launch(check_gpus(none, job_with(1)))),
+      "resources.device: cuda: gpu driver: the job runs on GPUs: no NVIDIA GPU on the PCI bus, "
+      "and libnvidia-ml.so.1: cannot open shared object file -> a machine with GPUs, or "
+      "resources.device: cpu (containers: --gpus all)");
+  EXPECT_EQ(first_fault({}), "");
+  EXPECT_THAT(first_fault({{"a", "b", "c"}, {}}), HasSubstr("and 2 more"));
+}
+
+TEST(BeforeALaunch, ClocksAndOldErrorsAreWarningsAndADriverThatHangsAFault) {
+  GpuFacts hot = machine_with(1);
+  hot.devices[0].reasons = kHardwareThermal;
+  const LaunchCheck slow = judge_before_launch(check_gpus(hot, job_with(1)));
+  EXPECT_THAT(slow.faults, SizeIs(0));
+  EXPECT_THAT(slow.warnings, ElementsAre(HasSubstr("gpu clocks 0: ")));
+  EXPECT_THAT(judge_before_launch({bad("xid", "Xid 79", "reboot")}).faults, SizeIs(0));
+  EXPECT_THAT(judge_before_launch({not_checked("gpu driver", "no answer within 5 s")}).faults,
+              ElementsAre("gpu driver: no answer within 5 s"));
+  EXPECT_THAT(judge_before_launch({not_checked("nccl", "libnccl.so.2: no such file")}).faults,
+              SizeIs(0));
+  EXPECT_THAT(judge_before_launch(check_gpus(machine_with(1), job_with(1))).warnings, SizeIs(0));
 }
 
 // ---- the kernel's log ----

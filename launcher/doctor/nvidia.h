@@ -1,4 +1,4 @@
-// The adapter to NVIDIA's libraries: NVML, the CUDA driver and runtime, NCCL. All of them are
+// The adapter to the CUDA driver and runtime, and NCCL (NVML is nvidia/nvml.h's). All of them are
 // loaded when asked for, so that a build and a machine without them are the same program. None is
 // made to set up a context: no memory of a GPU is taken.
 //
@@ -12,10 +12,6 @@
 #include "launcher/doctor/gpu.h"
 
 namespace surefoot::doctor {
-
-// NVIDIA GPUs on the PCI bus, below `root`/sys; drivers are not asked.
-[[nodiscard]] int count_cards(const std::filesystem::path& root);
-[[nodiscard]] GpuFacts look_at_gpus();
 
 // `runtime`, `nccl`: the files that the worker's program loads; empty: what the loader finds.
 [[nodiscard]] CudaFacts look_at_cuda(const std::string& runtime, const std::string& nccl);

@@ -12,6 +12,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "launcher/nvidia/gpu_facts.h"
+
 namespace surefoot {
 namespace {
 
@@ -66,8 +68,23 @@ std::string event_of(const MetricRecord& metric) {
   add(event, "train/lr", record.learning_rate);
   add(event, "train/grad_norm", record.gradient_norm);
   add(event, "train/samples_per_second", samples_per_second(record));
+  if (metric.mfu > 0) add(event, "train/mfu", metric.mfu);
   for (const Phase phase : kStepPhases)
     add(event, fmt::format("seconds/{}", name(phase)), phase_seconds(record, phase));
+  return framed(event);
+}
+
+std::string event_of(const GpuMetric& metric) {
+  const service::GpuStatus& gpu = metric.gpu;
+  tensorboard::Event event;
+  event.set_wall_time(metric.wall_seconds);
+  event.set_step(metric.step);
+  const std::string tag = fmt::format("gpu/{}/{}/", metric.node, gpu.device());
+  add(event, tag + "memory_used_bytes", static_cast<double>(gpu.memory_used_bytes()));
+  if (gpu.has_busy()) add(event, tag + "busy", gpu.busy());
+  if (gpu.has_celsius()) add(event, tag + "celsius", gpu.celsius());
+  if (gpu.has_watts()) add(event, tag + "watts", gpu.watts());
+  if (gpu.has_clock_mhz()) add(event, tag + "clock_mhz", gpu.clock_mhz());
   return framed(event);
 }
 
@@ -96,6 +113,7 @@ Result<MetricRecord> parse(std::string_view line) {
   metric.wall_seconds = read_number(object.at("time"));
   if (object.contains("accuracy")) record.accuracy = read_number(object["accuracy"]);
   if (record.kind == StepRecord::kEvaluation) return metric;
+  if (object.contains("mfu")) metric.mfu = read_number(object["mfu"]);
   record.learning_rate = read_number(object.at("lr"));
   record.gradient_norm = read_number(object.at("grad_norm"));
   record.checkpoint = object.at("checkpoint").get<bool>() ? 1 : 0;
@@ -145,9 +163,11 @@ std::string to_json_line(const MetricRecord& metric) {
                                  record.samples, number(record.loss));
   if (record.accuracy >= 0) line += fmt::format(R"(,"accuracy":{})", number(record.accuracy));
   if (!evaluation) {
-    line += fmt::format(R"(,"lr":{},"grad_norm":{},"samples_per_second":{:.6g},"phases":{{)",
+    line += fmt::format(R"(,"lr":{},"grad_norm":{},"samples_per_second":{:.6g})",
                         number(record.learning_rate), number(record.gradient_norm),
                         samples_per_second(record));
+    if (metric.mfu > 0) line += fmt::format(R"(,"mfu":{:.4g})", metric.mfu);
+    line += R"(,"phases":{)";
     for (const Phase phase : kStepPhases) {
       line += fmt::format(R"({}"{}":{:.6g})", phase == kStepPhases[0] ? "" : ",", name(phase),
                           phase_seconds(record, phase));
@@ -155,6 +175,44 @@ std::string to_json_line(const MetricRecord& metric) {
     line += fmt::format(R"(}},"checkpoint":{})", record.checkpoint != 0);
   }
   return line + fmt::format(R"(,"time":{:.3f}}})", metric.wall_seconds);
+}
+
+std::vector<std::string> slowed_by(std::uint64_t clock_reasons) {
+  const std::pair<ClockReason, const char*> names[] = {{kApplicationClocks, "application_clocks"},
+                                                       {kSoftwarePowerCap, "power_limit"},
+                                                       {kSoftwareThermal, "too_hot"},
+                                                       {kHardwareThermal, "too_hot_hardware"},
+                                                       {kHardwareSlowdown, "hardware_slowdown"},
+                                                       {kPowerBrake, "power_brake"}};
+  std::vector<std::string> out;
+  for (const auto& [bit, name] : names) {
+    if ((clock_reasons & bit) != 0) out.emplace_back(name);
+  }
+  return out;
+}
+
+std::string to_json_line(const GpuMetric& metric) {
+  const service::GpuStatus& gpu = metric.gpu;
+  nlohmann::ordered_json line = {{"kind", "gpu"},
+                                 {"attempt", metric.attempt},
+                                 {"step", metric.step},
+                                 {"node", metric.node},
+                                 {"device", gpu.device()}};
+  if (!gpu.fault().empty()) {
+    line["fault"] = gpu.fault();
+  } else {
+    line["uuid"] = gpu.uuid();
+    line["name"] = gpu.name();
+    if (gpu.has_busy()) line["busy"] = gpu.busy();
+    line["memory_used_bytes"] = gpu.memory_used_bytes();
+    line["memory_bytes"] = gpu.memory_bytes();
+    if (gpu.has_celsius()) line["celsius"] = gpu.celsius();
+    if (gpu.has_watts()) line["watts"] = gpu.watts();
+    if (gpu.has_clock_mhz()) line["clock_mhz"] = gpu.clock_mhz();
+    if (gpu.has_clock_reasons()) line["slowed_by"] = slowed_by(gpu.clock_reasons());
+  }
+  line["time"] = std::round(metric.wall_seconds * 1000) / 1000;
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Result<MetricRecord> parse_metric_line(std::string_view line) {
@@ -238,10 +296,6 @@ Status MetricsWriter::append(const std::vector<MetricRecord>& metrics) {
     last = at;
   }
   if (lines.empty()) return {};
-  if (!events_) {
-    SUREFOOT_ASSIGN(EventFile file, EventFile::create(folder_, metrics.front().wall_seconds));
-    events_ = std::move(file);
-  }
   const off_t before = ::lseek(lines_.get(), 0, SEEK_END);
   if (Status written = write_all(lines_.get(), lines, folder_ / "metrics.jsonl"); !written) {
     // Half a line must not stand before the next one. Where even this fails, readers skip the line
@@ -250,7 +304,37 @@ Status MetricsWriter::append(const std::vector<MetricRecord>& metrics) {
     return written;
   }
   last_ = last;
-  return events_->append(events);
+  return append_events(events, metrics.front().wall_seconds);
+}
+
+Status MetricsWriter::append_gpus(const std::vector<GpuMetric>& metrics) {
+  if (metrics.empty()) return {};
+  const std::filesystem::path path = folder_ / "gpus.jsonl";
+  std::string lines;
+  std::string events;
+  if (!gpu_lines_) {
+    gpu_lines_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!gpu_lines_)
+      return error(Code::kRetry, "cannot open {}: {}", path.string(), errno_text(errno));
+    // A crash may have cut the last line short; readers skip it.
+    const off_t size = ::lseek(gpu_lines_.get(), 0, SEEK_END);
+    if (size > 0 && tail_of(gpu_lines_.get(), size, 1) != "\n") lines = "\n";
+  }
+  for (const GpuMetric& metric : metrics) {
+    lines += to_json_line(metric) + '\n';
+    if (metric.gpu.fault().empty()) events += event_of(metric);
+  }
+  SUREFOOT_TRY(write_all(gpu_lines_.get(), lines, path));
+  return append_events(events, metrics.front().wall_seconds);
+}
+
+Status MetricsWriter::append_events(const std::string& framed, double wall_seconds) {
+  if (framed.empty()) return {};
+  if (!events_) {
+    SUREFOOT_ASSIGN(EventFile file, EventFile::create(folder_, wall_seconds));
+    events_ = std::move(file);
+  }
+  return events_->append(framed);
 }
 
 }  // namespace surefoot

@@ -10,10 +10,14 @@
 #include <fstream>
 #include <limits>
 
+#include "launcher/metrics/peak_flops.h"
+
 namespace surefoot {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Metrics : public ::testing::Test {
  protected:
@@ -223,6 +227,99 @@ TEST_F(Metrics, SaysWhichFolderItCannotWrite) {
   auto writer = MetricsWriter::open(folder_ / "file" / "metrics");
   ASSERT_FALSE(writer);
   EXPECT_THAT(writer.error().message, ::testing::HasSubstr("file/metrics"));
+}
+
+// ---- GPUs ----
+
+service::GpuStatus gpu(const std::string& name, int index = 0) {
+  service::GpuStatus status;
+  status.set_device(std::to_string(index));
+  status.set_index(index);
+  status.set_uuid("GPU-" + std::to_string(index));
+  status.set_name(name);
+  status.set_memory_bytes(100);
+  status.set_memory_used_bytes(40);
+  status.set_busy(0.97);
+  status.set_celsius(41);
+  status.set_watts(80.5);
+  status.set_clock_mhz(1980);
+  status.set_clock_reasons(0x48);
+  return status;
+}
+
+TEST_F(Metrics, OfAStepHaveTheShareOfTheGpusPeakWhereItIsKnown) {
+  MetricRecord known = train(1, 1, 5);
+  known.mfu = 0.375;
+  EXPECT_THAT(to_json_line(known), HasSubstr(R"("mfu":0.375,)"));
+  EXPECT_EQ(parse_metric_line(to_json_line(known))->mfu, 0.375);
+  EXPECT_THAT(to_json_line(train(1, 1, 5)), Not(HasSubstr("mfu")));
+  EXPECT_EQ(parse_metric_line(to_json_line(train(1, 1, 5)))->mfu, 0);
+}
+
+TEST_F(Metrics, OfGpusAreALineForEachDeviceAndLeaveTheStepsLinesAlone) {
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append({train(1, 1, 5)}));
+  ASSERT_TRUE(writer->append_gpus(
+      {{"host1", 1, 1, 1.7e9, gpu("NVIDIA H200")}, {"host1", 1, 1, 1.7e9, gpu("NVIDIA H200", 1)}}));
+  const std::string text = *read_file(folder_ / "gpus.jsonl");
+  EXPECT_EQ(text.substr(0, text.find('\n')),
+            R"({"kind":"gpu","attempt":1,"step":1,"node":"host1","device":"0","uuid":"GPU-0",)"
+            R"("name":"NVIDIA H200","busy":0.97,"memory_used_bytes":40,"memory_bytes":100,)"
+            R"("celsius":41,"watts":80.5,"clock_mhz":1980,)"
+            R"("slowed_by":["too_hot_hardware","hardware_slowdown"],"time":1700000000.0})");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_EQ(lines(), to_json_line(train(1, 1, 5)) + "\n");
+  ASSERT_EQ(event_files().size(), 1u);
+  EXPECT_THAT(*read_file(event_files()[0]), HasSubstr("gpu/host1/1/watts"));
+}
+
+TEST_F(Metrics, OfAGpuThatDoesNotAnswerSayThatAndWhatIsNotToldIsLeftOut) {
+  service::GpuStatus lost;
+  lost.set_device("0");
+  lost.set_fault("NVML says 15: GPU is lost");
+  EXPECT_EQ(to_json_line(GpuMetric{"host1", 1, 1, 1.5, lost}),
+            R"({"kind":"gpu","attempt":1,"step":1,"node":"host1","device":"0",)"
+            R"("fault":"NVML says 15: GPU is lost","time":1.5})");
+  service::GpuStatus instance = gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
+  instance.clear_busy();
+  EXPECT_THAT(to_json_line(GpuMetric{"host1", 1, 1, 1.5, instance}), Not(HasSubstr("busy")));
+}
+
+TEST_F(Metrics, OfGpusBeginAtALineOfTheirOwnAfterACrash) {
+  std::ofstream(folder_ / "gpus.jsonl") << R"({"kind":"gp)";
+  auto writer = *MetricsWriter::open(folder_);
+  ASSERT_TRUE(writer->append_gpus({{"host1", 1, 1, 1.7e9, gpu("NVIDIA H200")}}));
+  EXPECT_THAT(*read_file(folder_ / "gpus.jsonl"), HasSubstr("{\"kind\":\"gp\n{\"kind\":\"gpu\""));
+}
+
+TEST(PeakFlops, AreOfTheNameThatNvmlGivesWithAndWithoutItsMaker) {
+  EXPECT_EQ(peak_flops("NVIDIA H200", config::Train::bf16), 989.5e12);
+  EXPECT_EQ(peak_flops("NVIDIA H100 80GB HBM3", config::Train::tf32), 494.5e12);
+  EXPECT_EQ(peak_flops("NVIDIA A100-SXM4-80GB", config::Train::bf16), 312e12);
+  EXPECT_EQ(peak_flops("A100-SXM4-40GB", config::Train::fp32), 19.5e12);
+  EXPECT_EQ(peak_flops("Tesla T4", config::Train::fp32), 8.1e12);
+}
+
+TEST(PeakFlops, AreNeverGuessed) {
+  for (const char* name : {"", "NVIDIA", "NVIDIA H200 SUPER", "NVIDIA GeForce RTX 4090 D",
+                           "NVIDIA A100-SXM4-64GB", "Fake H200", "nvidia h200"})
+    EXPECT_FALSE(peak_flops(name, config::Train::fp32)) << name;
+  for (const auto precision : {config::Train::tf32, config::Train::bf16})
+    EXPECT_FALSE(peak_flops("Tesla V100-SXM2-16GB", precision)) << "it has no such arithmetic";
+}
+
+TEST(PeakFlops, OfSeveralDevicesAddUpAndCountASharedOneOnce) {
+  const auto sum = [](const std::vector<service::GpuStatus>& devices) {
+    return peak_flops(devices, config::Train::bf16);
+  };
+  EXPECT_EQ(sum({gpu("NVIDIA L4", 0), gpu("NVIDIA L4", 1)}), 242e12);
+  EXPECT_EQ(sum({gpu("NVIDIA L4", 0), gpu("NVIDIA L4", 0)}), 121e12);
+  EXPECT_EQ(sum({gpu("NVIDIA L4", 0), gpu("NVIDIA H200", 1)}), 1110.5e12);
+  EXPECT_FALSE(sum({gpu("NVIDIA L4", 0), gpu("another", 1)}));
+  EXPECT_FALSE(sum({}));
+  service::GpuStatus split = gpu("NVIDIA H200");
+  split.set_mig(true);
+  EXPECT_FALSE(sum({split}));
 }
 
 }  // namespace

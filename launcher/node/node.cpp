@@ -12,7 +12,9 @@
 #include "common/log.h"
 #include "configs/job.h"
 #include "configs/job_directory.h"
+#include "launcher/doctor/gpu_checks.h"
 #include "launcher/metrics/metrics.h"
+#include "launcher/node/gpu_watch.h"
 #include "launcher/nodes/start_request.h"
 #include "launcher/notice/watchers.h"
 
@@ -23,11 +25,16 @@ constexpr int kExitJobFile = 64;
 constexpr int kExitMachine = 66;
 constexpr const char* kUsage =
     "usage: surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised]\n"
-    "       surefoot-node --from-stdin";
+    "       surefoot-node --from-stdin\n"
+    "       surefoot-node JOB.yaml --look-at-gpus [--workers N]\n"
+    "       surefoot-node --sample-gpus DEVICE,...";
 // Over ssh, with a person's hands out of it.
 constexpr Duration kRequestPatience = std::chrono::seconds(30);
 // Until the service that was asked for answers.
 constexpr Duration kStartPatience = std::chrono::seconds(25);
+// Without a daemon that keeps it awake a driver takes seconds for each GPU to wake up. Below what a
+// check of a machine has (recovery.check_timeout).
+constexpr Duration kLookPatience = std::chrono::seconds(40);
 // For work that was in hand at the end. Shorter than who starts the next service is patient.
 constexpr Duration kEndPatience = std::chrono::seconds(3);
 
@@ -36,19 +43,25 @@ struct NodeOptions {
   std::string directory;
   std::vector<std::string> sets;
   bool supervised = false;
+  bool look_at_gpus = false;
+  int workers = 0;  // 0: as the job file says
 };
 
 Result<NodeOptions> parse_options(int argc, char** argv) {
   NodeOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    const bool takes_value = argument == "--dir" || argument == "--set";
+    const bool takes_value = argument == "--dir" || argument == "--set" || argument == "--workers";
     if (takes_value && i + 1 == argc)
       return error(Code::kInvalid, "{} needs a value\n{}", argument, kUsage);
     if (argument == "--dir") {
       options.directory = argv[++i];
     } else if (argument == "--set") {
       options.sets.emplace_back(argv[++i]);
+    } else if (argument == "--workers") {
+      options.workers = std::atoi(argv[++i]);
+    } else if (argument == "--look-at-gpus") {
+      options.look_at_gpus = true;
     } else if (argument == "--supervised") {
       options.supervised = true;
     } else if (argument.starts_with("-") || !options.job_file.empty()) {
@@ -139,6 +152,16 @@ Result<ServiceSettings> settings_of(const NodeOptions& options, const LoadedJob&
                        loaded.file, "--dir", directory.root.string()};
   for (const std::string& set : options.sets)
     settings.describe.insert(settings.describe.end(), {"--set", set});
+  if (job.resources().device() == config::Resources::cuda) {
+    const std::string program =
+        (std::filesystem::path(program_directory()) / "surefoot-node").string();
+    settings.look_at_gpus = {program, loaded.file, "--look-at-gpus"};
+    for (const std::string& set : options.sets)
+      settings.look_at_gpus.insert(settings.look_at_gpus.end(), {"--set", set});
+    settings.gpus = [watch = std::make_shared<GpuWatch>(job.resources(), program)](int workers) {
+      return watch->look(workers);
+    };
+  }
   settings.history_file = directory.service_history() / (host_name() + ".json");
   settings.supervised = options.supervised;
   if (auto listen = read_file(node_listen(settings.arena_folder)); listen)
@@ -185,6 +208,18 @@ int serve(ServiceSettings settings) {
   return 0;
 }
 
+// A program of ServiceSettings::look_at_gpus.
+int look_at_gpus(const config::Resources& resources, int workers) {
+  const int wanted = workers > 0 ? workers : resources.workers_per_node().max();
+  const doctor::LaunchCheck check = doctor::look_before_launch(
+      doctor::gpu_need_of(resources, wanted), program_directory(), kLookPatience);
+  std::string text;
+  if (!check.faults.empty()) text += "fault " + doctor::first_fault(check) + "\n";
+  for (const std::string& warning : check.warnings) text += "warning " + warning + "\n";
+  std::fputs((text + "done\n").c_str(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : kExitMachine;
+}
+
 // The other end has the reason on standard error, in one line.
 int start_from_stdin() {
   const auto request = receive_start_request(0, now() + kRequestPatience);
@@ -202,6 +237,7 @@ int start_from_stdin() {
 
 int run_node(int argc, char** argv, const std::function<void(ServiceSettings&)>& adjust) {
   if (argc == 2 && std::string_view(argv[1]) == "--from-stdin") return start_from_stdin();
+  if (argc == 3 && std::string_view(argv[1]) == "--sample-gpus") return sample_gpus(argv[2], 0, 1);
   auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr, "%s\n", options.error().message.c_str());
@@ -212,6 +248,7 @@ int run_node(int argc, char** argv, const std::function<void(ServiceSettings&)>&
       load_job(options->job_file, {.sets = options->sets, .check_files = false});
   for (const Fault& fault : outcome.faults) spdlog::error("{}", fault.text());
   if (!outcome.faults.empty()) return kExitJobFile;
+  if (options->look_at_gpus) return look_at_gpus(outcome.job.job.resources(), options->workers);
   auto settings = settings_of(*options, outcome.job);
   if (!settings) {
     spdlog::error("{}", settings.error().message);

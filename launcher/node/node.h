@@ -3,6 +3,8 @@
 //
 //   surefoot-node JOB.yaml --dir DIR [--set KEY=VALUE]... [--supervised]
 //   surefoot-node --from-stdin
+//   surefoot-node JOB.yaml --look-at-gpus [--workers N]
+//   surefoot-node --sample-gpus DEVICE,...
 //
 // Started detached by `surefoot run`, by the first worker of a node, or by the second form. The
 // keys for the supervisor's side are those in <arena folder>/service.keys or DIR/service.keys, once
@@ -12,6 +14,10 @@
 // (launcher/nodes/start_request.h) from standard input, places those files, finds the job's service
 // or starts it, and leaves with a StartReply on standard output once the service answers. 66: it
 // may work later; 64: it will not, and the last line on standard error says why.
+//
+// The last two are what the service runs for itself, so that a driver which hangs or crashes does
+// not do it to the service. The third one prints what keeps that many workers of the job from this
+// machine's GPUs (ServiceSettings::look_at_gpus), the fourth what these do (gpu_watch.h).
 //
 // Log: standard error. Exit codes: 0 it has ended as it should, or another service of the job runs
 // already; 64 the job file or the arguments; 66 the machine (arena folder, socket, keys).

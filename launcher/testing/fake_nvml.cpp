@@ -1,22 +1,56 @@
-// A libnvidia-ml.so.1 of one GPU, whose state SUREFOOT_FAKE_GPU says: "healthy", "throttled",
-// "ecc", "lost", "mismatch", "hangs" or "crashes". Signatures as in NVML's reference.
+// A libnvidia-ml.so.1, as the environment says. SUREFOOT_FAKE_GPU: "healthy", "throttled", "ecc",
+// "lost", "mismatch", "unloaded", "hangs", "crashes" or "split" (by MIG, each into one instance).
+// SUREFOOT_FAKE_GPUS: how many GPUs, 1 without it. SUREFOOT_FAKE_GPU_NAME: their name. UUIDs end in
+// the GPU's number. Signatures as in NVML's reference.
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
 namespace {
 
+std::string variable(const char* name, const char* otherwise) {
+  const char* const value = ::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
 std::string state() {
-  const char* const value = ::getenv("SUREFOOT_FAKE_GPU");
-  return value != nullptr ? value : "healthy";
+  return variable("SUREFOOT_FAKE_GPU", "healthy");
 }
 
 int set(unsigned* into, unsigned value) {
   *into = value;
   return 0;
 }
+int set_text(char* into, unsigned length, const std::string& text) {
+  std::snprintf(into, length, "%s", text.c_str());
+  return 0;
+}
+
+// A handle is one of these.
+struct Device {
+  unsigned index = 0;
+  bool instance = false;
+};
+Device* device_of(unsigned index, bool instance) {
+  static std::array<std::array<Device, 2>, 16> all;
+  Device& device = all[index][instance ? 1 : 0];
+  device = {index, instance};
+  return &device;
+}
+unsigned count() {
+  return static_cast<unsigned>(std::stoi(variable("SUREFOOT_FAKE_GPUS", "1")));
+}
+std::string uuid_of(const Device& device) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%s-00000000-0000-0000-0000-%012x",
+                device.instance ? "MIG" : "GPU", device.index);
+  return text;
+}
+
+constexpr int kInvalidArgument = 2, kNotFound = 6;
 
 }  // namespace
 
@@ -30,78 +64,116 @@ struct Pci {
   unsigned numbers[5];
   char bus_id[32];
 };
+struct Utilization {
+  unsigned gpu, memory;
+};
 
 const char* nvmlErrorString(int code) {
-  return code == 18 ? "Driver/library version mismatch" : code == 15 ? "GPU is lost" : "Unknown";
+  return code == 18   ? "Driver/library version mismatch"
+         : code == 15 ? "GPU is lost"
+         : code == 9  ? "Driver Not Loaded"
+                      : "Unknown";
 }
 int nvmlInit_v2() {
   if (state() == "hangs") ::sleep(1000);
   if (state() == "crashes") ::abort();
-  return state() == "mismatch" ? 18 : 0;
+  return state() == "mismatch" ? 18 : state() == "unloaded" ? 9 : 0;
 }
 int nvmlSystemGetDriverVersion(char* text, unsigned length) {
-  std::strncpy(text, "580.82.07", length);
+  return set_text(text, length, "580.82.07");
+}
+int nvmlDeviceGetCount_v2(unsigned* into) {
+  return set(into, count());
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
+  if (index >= count()) return kInvalidArgument;
+  *device = device_of(index, false);
   return 0;
 }
-int nvmlDeviceGetCount_v2(unsigned* count) {
-  return set(count, 1);
+int nvmlDeviceGetHandleByUUID(const char* uuid, Device** device) {
+  for (unsigned index = 0; index < count(); ++index) {
+    for (const bool instance : {false, true}) {
+      *device = device_of(index, instance);
+      if (uuid_of(**device) == uuid && (!instance || state() == "split")) return 0;
+    }
+  }
+  return kNotFound;
 }
-int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
-  static int handle;
-  *device = &handle;
+int nvmlDeviceGetIndex(Device* device, unsigned* index) {
+  return set(index, device->index);
+}
+int nvmlDeviceGetUUID(Device* device, char* text, unsigned length) {
+  return set_text(text, length, uuid_of(*device));
+}
+int nvmlDeviceGetMigMode(Device*, unsigned* current, unsigned* pending) {
+  *current = *pending = state() == "split" ? 1 : 0;
   return 0;
 }
-int nvmlDeviceGetName(void*, char* text, unsigned length) {
-  std::strncpy(text, "Fake H200", length);
+int nvmlDeviceGetMaxMigDeviceCount(Device*, unsigned* most) {
+  return set(most, 1);
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Device* device, unsigned, Device** instance) {
+  *instance = device_of(device->index, true);
   return 0;
 }
-int nvmlDeviceGetPciInfo_v3(void*, Pci* pci) {
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device* instance, Device** device) {
+  *device = device_of(instance->index, false);
+  return 0;
+}
+int nvmlDeviceGetName(Device*, char* text, unsigned length) {
+  return set_text(text, length, variable("SUREFOOT_FAKE_GPU_NAME", "Fake H200"));
+}
+int nvmlDeviceGetPciInfo_v3(Device*, Pci* pci) {
   std::strcpy(pci->bus_id, "00000000:65:00.0");
   return 0;
 }
-int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
+int nvmlDeviceGetMemoryInfo(Device*, Memory* memory) {
   *memory = {141ULL << 30, 141ULL << 30, 0};
   return state() == "lost" ? 15 : 0;
 }
-int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* lanes) {
+int nvmlDeviceGetUtilizationRates(Device*, Utilization* load) {
+  *load = {97, 60};
+  return 0;
+}
+int nvmlDeviceGetCurrPcieLinkWidth(Device*, unsigned* lanes) {
   return set(lanes, 16);
 }
-int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
+int nvmlDeviceGetMaxPcieLinkWidth(Device*, unsigned* lanes) {
   return set(lanes, 16);
 }
-int nvmlDeviceGetEccMode(void*, int* current, int* pending) {
+int nvmlDeviceGetEccMode(Device*, int* current, int* pending) {
   *current = *pending = 1;
   return 0;
 }
-int nvmlDeviceGetTotalEccErrors(void*, int type, int counter, unsigned long long* count) {
-  *count = state() == "ecc" && type == 1 ? counter == 0 ? 2 : 7 : 0;
+int nvmlDeviceGetTotalEccErrors(Device*, int type, int counter, unsigned long long* errors) {
+  *errors = state() == "ecc" && type == 1 ? counter == 0 ? 2 : 7 : 0;
   return 0;
 }
-int nvmlDeviceGetRemappedRows(void*, unsigned* corrected, unsigned* uncorrected, unsigned* waits,
+int nvmlDeviceGetRemappedRows(Device*, unsigned* corrected, unsigned* uncorrected, unsigned* waits,
                               unsigned* failed) {
   *corrected = *uncorrected = *waits = *failed = 0;
   return 0;
 }
-int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
+int nvmlDeviceGetClockInfo(Device*, int type, unsigned* mhz) {
   return set(mhz, type == 1 ? state() == "throttled" ? 345 : 1980 : 1);
 }
-int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* mhz) {
+int nvmlDeviceGetMaxClockInfo(Device*, int type, unsigned* mhz) {
   return set(mhz, type == 1 ? 1980 : 1);
 }
-int nvmlDeviceGetTemperature(void*, int, unsigned* celsius) {
+int nvmlDeviceGetTemperature(Device*, int, unsigned* celsius) {
   return set(celsius, 41);
 }
-int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+int nvmlDeviceGetPowerUsage(Device*, unsigned* milliwatts) {
   return set(milliwatts, 80'500);
 }
-int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+int nvmlDeviceGetEnforcedPowerLimit(Device*, unsigned* milliwatts) {
   return set(milliwatts, 700'000);
 }
-int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device*, unsigned long long* reasons) {
   *reasons = state() == "throttled" ? 0x48 : 0x1;
   return 0;
 }
-int nvmlDeviceGetNvLinkState(void*, unsigned link, int* active) {
+int nvmlDeviceGetNvLinkState(Device*, unsigned link, int* active) {
   *active = 1;
   return link < 18 ? 0 : 2;
 }

@@ -8,7 +8,7 @@
 // that it has (data, update, finishing).
 //
 // Test keys in the job's environment: FAKE_EXIT=N: leave with N before hello; FAKE_STEP_MS=N: a
-// step takes so long.
+// step takes so long; FAKE_NO_CUDA: --describe refuses, as a build without CUDA does.
 #include <signal.h>
 #include <unistd.h>
 
@@ -222,8 +222,19 @@ class FakeWorker {
   std::optional<FolderLock> lock_;
 };
 
+// As one whose build knows of CUDA, or (FAKE_NO_CUDA) not.
+int describe() {
+  if (!variable("FAKE_NO_CUDA").empty()) {
+    std::puts("resources.device: this build of surefoot-worker has no CUDA");
+    return 64;
+  }
+  std::puts(R"({"numerics_id": "fake", "training_hash": "0", "flops_per_sample": 1e9})");
+  return 0;
+}
+
 int fake_worker(int argc, char** argv) {
   init_log("fake");
+  if (argc >= 3 && std::string(argv[2]) == "--describe") return describe();
   if (argc < 4 || std::string(argv[2]) != "--dir") return 64;
   LoadOutcome outcome = load_job(argv[1], {});
   if (!outcome.faults.empty()) return 64;

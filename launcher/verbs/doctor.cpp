@@ -10,10 +10,10 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "configs/store_url.h"
+#include "launcher/doctor/gpu_checks.h"
 #include "launcher/doctor/hosts.h"
 #include "launcher/doctor/links.h"
 #include "launcher/doctor/machine.h"
-#include "launcher/doctor/nvidia.h"
 #include "launcher/doctor/programs.h"
 #include "launcher/doctor/run_checks.h"
 #include "launcher/doctor/store_check.h"
@@ -83,12 +83,6 @@ struct Subject {
   [[nodiscard]] int workers_in_all() const {
     return has_job ? workers() * std::max(job.resources().num_nodes().max(), 1) : 0;
   }
-  [[nodiscard]] GpuUse gpu_use() const {
-    if (!has_job) return GpuUse::kUnknown;
-    // By name: there are builds whose schema knows no GPU.
-    return config::Resources::Device_Name(job.resources().device()) == "cuda" ? GpuUse::kUsed
-                                                                              : GpuUse::kUnused;
-  }
   [[nodiscard]] bool has_hosts() const {
     const config::Resources& resources = job.resources();
     return resources.hosts_size() > 0 || !resources.hostfile().empty() ||
@@ -144,28 +138,10 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
 // ---- GPUs ----
 
 void add_gpus(const Subject& subject, std::vector<Check>& checks) {
-  const GpuUse use = subject.gpu_use();
-  const bool used = use != GpuUse::kUnused;
-  checks.push_back({{"gpu driver"}, kPatience, [use](const Asked& asked) {
-                      for (const Finding& finding : check_gpus(look_at_gpus(), use))
-                        asked.say(finding);
-                    }});
-  checks.push_back({{"xid"}, kPatience, [used](const Asked& asked) {
-                      const bool gpus = count_cards("/") > 0;
-                      asked.say(check_xid(gpus ? look_at_kernel_log("/dev/kmsg") : KernelLogFacts(),
-                                          gpus, used));
-                    }});
-  checks.push_back(
-      {{"cuda driver", "cuda runtime", "nccl"}, kPatience, [&, used](const Asked& asked) {
-         // Of those that the worker's program loads, where it loads any.
-         const auto libraries = list_libraries(subject.programs / "surefoot-worker", asked);
-         const auto file = [&](const char* prefix) {
-           return libraries ? path_of(*libraries, prefix) : std::string();
-         };
-         const CudaFacts facts = look_at_cuda(file("libcudart"), file("libnccl"));
-         for (const Finding& finding : check_cuda(facts, count_cards("/"), used))
-           asked.say(finding);
-       }});
+  const GpuNeed need = subject.has_job ? gpu_need_of(subject.job.resources(), subject.workers())
+                                       : GpuNeed{.use = GpuUse::kUnknown};
+  for (Check& check : gpu_checks(need, subject.programs, kPatience))
+    checks.push_back(std::move(check));
 }
 
 // ---- programs ----

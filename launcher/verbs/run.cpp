@@ -13,6 +13,7 @@
 #include "common/file.h"
 #include "common/process.h"
 #include "configs/fault.h"
+#include "launcher/before_launch.h"
 #include "launcher/bring_model.h"
 #include "launcher/control.h"
 #include "launcher/driver.h"
@@ -39,6 +40,7 @@ struct Request {
   bool json = false;
   bool quiet = false;
   StoreOpener open_store;
+  Fitness fitness;
 };
 
 Programs programs() {
@@ -151,6 +153,7 @@ Result<int> run_job(const Request& request, Console& console) {
   settings.faults_count = request.faults_count;
   settings.accept_changes = request.accept_changes;
   settings.cancel = request.cancel;
+  settings.flops_per_sample = request.fitness.flops_per_sample;
   settings.bring_model = [open_store = request.open_store,
                           found = FoundJob{request.directory, request.job, id}](
                              Step step, const std::string& weights_sha256, Time deadline) {
@@ -167,6 +170,7 @@ Result<int> run_job(const Request& request, Console& console) {
                               history.finished_step, request.job.train().max_steps(),
                               history.attempt));
   }
+  for (const std::string& warning : request.fitness.warnings) console.warning(warning);
   return supervise(settings, *journal, console);
 }
 
@@ -178,6 +182,17 @@ int run_and_report(const Request& request) {
     return complain(code.error());
   }
   return show_report(request, console, *code);
+}
+
+// Of a job on this machine alone. One that is done needs nothing.
+Result<Fitness> look_at_this_machine(const Request& request, const RunArguments& arguments,
+                                     const fs::path& file) {
+  if (!supervisor::rules_of(request.job).fleet.alone) return Fitness{};
+  if (!arguments.fresh && fs::exists(request.directory.journal())) {
+    const auto view = read_journal(request.directory.root);
+    if (view && is_finished(view->history, request.job)) return Fitness{};
+  }
+  return look_before_launch(request.job, file, arguments.sets, program_directory());
 }
 
 // ---- --fresh
@@ -288,6 +303,9 @@ int run_verb(const RunArguments& arguments, const StoreOpener& open_store) {
       !room)
     return complain(room.error());
   if (auto keys = read_keys(request.job.checkpoint()); !keys) return complain(keys.error());
+  auto fitness = look_at_this_machine(request, arguments, file);
+  if (!fitness) return complain(fitness.error());
+  request.fitness = *std::move(fitness);
   if (arguments.fresh) {
     if (Status moved = move_aside(request.directory); !moved) return complain(moved.error());
   }

@@ -8,6 +8,7 @@
 
 #include "common/file.h"
 #include "common/process.h"
+#include "launcher/doctor/gpu_checks.h"
 #include "launcher/format.h"
 #include "launcher/needs.h"
 #include "launcher/verbs/verbs.h"
@@ -19,7 +20,7 @@ using nlohmann::json;
 
 // Runs `surefoot-worker JOB --describe` and reads the object it prints. It builds the model, so
 // this takes seconds.
-Result<json> describe(const ValidateArguments& arguments) {
+Result<json> describe(const ValidateArguments& arguments, const std::vector<std::string>& more) {
   const std::filesystem::path worker =
       std::filesystem::path(program_directory()) / "surefoot-worker";
   if (!std::filesystem::exists(worker))
@@ -32,6 +33,7 @@ Result<json> describe(const ValidateArguments& arguments) {
   options.argv = {worker.string(), arguments.job, "--describe"};
   for (const std::string& set : arguments.sets)
     options.argv.insert(options.argv.end(), {"--set", set});
+  for (const std::string& set : more) options.argv.insert(options.argv.end(), {"--set", set});
   options.output = output;
   auto process = spawn(options);
   std::optional<ExitStatus> exit;
@@ -48,6 +50,34 @@ Result<json> describe(const ValidateArguments& arguments) {
   return object;
 }
 
+// A job for GPUs may be written where there are none. What it needs is then asked for as if it ran
+// on processors, which only what decides the bits depends on.
+Result<json> describe(const ValidateArguments& arguments, const config::Job& job) {
+  auto needs = describe(arguments, std::vector<std::string>{});
+  const bool refused = !needs && needs.error().code == Code::kInvalid &&
+                       needs.error().message.find("resources.device: ") != std::string::npos;
+  if (!refused || job.resources().device() != config::Resources::cuda) return needs;
+  needs = describe(arguments,
+                   std::vector<std::string>{"resources.device=cpu", "resources.devices=[]",
+                                            "train.precision=fp32", "train.communicate_in=fp32"});
+  if (needs) {
+    for (const char* key : {"numerics_id", "training_hash", "training_lines"}) needs->erase(key);
+  }
+  return needs;
+}
+
+// Why the job would not start on this machine, and what is not as it should be.
+std::vector<std::string> warnings_of(const config::Job& job) {
+  const doctor::LaunchCheck check = doctor::look_before_launch(
+      doctor::gpu_need_of(job.resources(), job.resources().workers_per_node().max()),
+      program_directory(), doctor::kPatience);
+  std::vector<std::string> warnings = check.warnings;
+  if (!check.faults.empty())
+    warnings.insert(warnings.begin(),
+                    "the job would not start on this machine: " + doctor::first_fault(check));
+  return warnings;
+}
+
 }  // namespace
 
 int validate_verb(const ValidateArguments& arguments) {
@@ -62,24 +92,27 @@ int validate_verb(const ValidateArguments& arguments) {
     if (arguments.json) std::printf("%s\n", invalid_job_json(outcome.faults).dump().c_str());
     return complain_about(outcome.faults);
   }
-  const auto needs = describe(arguments);
+  const config::Job& job = outcome.job.job;
+  const std::vector<std::string> warnings = warnings_of(job);
+  const auto needs = describe(arguments, job);
   if (!needs && needs.error().code != Code::kNotFound) {
     std::fprintf(stderr, "surefoot: the model or its data cannot be used: %s\n",
                  needs.error().message.c_str());
     return kExitWrongUse;
   }
   if (arguments.json) {
-    std::printf(
-        "%s\n",
-        json{{"valid", true}, {"faults", json::array()}, {"needs", needs ? *needs : json(nullptr)}}
-            .dump()
-            .c_str());
+    std::printf("%s\n", json{{"valid", true},
+                             {"faults", json::array()},
+                             {"warnings", warnings},
+                             {"needs", needs ? *needs : json(nullptr)}}
+                            .dump()
+                            .c_str());
     return kExitOk;
   }
   std::printf("%s is a valid job file.\n", arguments.job.c_str());
+  for (const std::string& warning : warnings) std::printf("  warning       %s\n", warning.c_str());
   if (needs) {
-    std::fputs(needs_screen(*needs, outcome.job.job.resources().workers_per_node().max()).c_str(),
-               stdout);
+    std::fputs(needs_screen(*needs, job.resources().workers_per_node().max()).c_str(), stdout);
   } else {
     std::printf("What it needs is not known: %s\n", needs.error().message.c_str());
   }
