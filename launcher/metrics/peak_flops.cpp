@@ -24,7 +24,7 @@ constexpr Peak kPeaks[] = {
     // "NVIDIA A10 Tensor Core GPU" data sheet (March 2021).
     {"A10", 31.2, 62.5, 125},
     // "NVIDIA A10G" data sheet, as AWS hands it out for its G5 instances (February 2022).
-    {"A10G", 31.52, 35, 70},
+    {"A10G", 35, 35, 70},
     // "NVIDIA A30 Tensor Core GPU" data sheet (March 2022).
     {"A30", 10.3, 82, 165},
     // "NVIDIA A40" data sheet (March 2022).
@@ -65,10 +65,9 @@ constexpr Peak kPeaks[] = {
     {"GH200 480GB", 67, 494.5, 989.5},
     {"GH200 120GB", 67, 494.5, 989.5},
     {"GH200 144G HBM3e", 67, 494.5, 989.5},
-    // "NVIDIA Blackwell" data sheet, HGX B200 (2024), an eighth: fp32 600, tf32 18e3, bf16 36e3
-    // with
+    // "NVIDIA Blackwell" data sheet, a GPU of HGX B200: 75, 2200, 4500; the latter two with
     // sparsity.
-    {"B200", 75, 1125, 2250},
+    {"B200", 75, 1100, 2250},
 };
 
 }  // namespace
