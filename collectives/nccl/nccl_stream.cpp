@@ -102,6 +102,7 @@ class NcclStream::Implementation {
     watch_ = std::make_unique<NcclWatch>(
         NcclWatch::Options{.look = [communicator = communicator_] { return look(communicator); },
                            .on_failure = options_.on_failure,
+                           .interval = options_.watch_interval,
                            .call_timeout = options_.call_timeout});
     return {};
   }

@@ -39,6 +39,7 @@ struct NcclOptions {
   CUstream_st* computation = nullptr;  // null: CUDA's default stream, which is libtorch's, too
   std::function<void(std::string reason)> on_failure;
   Duration call_timeout = std::chrono::seconds(60);
+  Duration watch_interval = std::chrono::milliseconds(100);
   // close() that does not return in time ends the process with it: the worker's "restart asked
   // for".
   int exit_code_when_stuck = 76;

@@ -12,67 +12,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "collectives/device_stream_contract.h"
 #include "collectives/mpi/mpi_communicator.h"
 #include "collectives/nccl/nccl_host_id.h"
+#include "collectives/nccl/testing/cuda_access.h"
 
 namespace surefoot {
 namespace {
 
 constexpr auto kStart = std::chrono::seconds(120);
 
-// Computation runs on a stream of its own, and late: a missing order() is to show.
-class CudaAccess final : public testing::DeviceAccess {
- public:
-  CudaAccess() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    void* ring = nullptr;
-    check(cudaHostAlloc(&ring, kRing, cudaHostAllocDefault));
-    ring_ = static_cast<std::byte*>(ring);
-  }
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
-
-  void write_bytes(void* to, std::span<const std::byte> from) override {
-    ASSERT_LE(from.size(), kRing);
-    if (used_ + from.size() > kRing) {
-      check(cudaStreamSynchronize(stream_));
-      used_ = 0;
-    }
-    std::byte* const copy = ring_ + used_;
-    used_ += from.size();
-    std::copy(from.begin(), from.end(), copy);
-    check(cudaLaunchHostFunc(
-        stream_, [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(50)); },
-        nullptr));
-    check(cudaMemcpyAsync(to, copy, from.size(), cudaMemcpyHostToDevice, stream_));
-  }
-  void expect_zero_bytes(std::span<const std::byte> bytes) override {
-    const std::vector<std::byte> got = read_bytes(bytes);
-    EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](auto b) { return b == std::byte{0}; }));
-  }
-  std::vector<std::byte> read_bytes(std::span<const std::byte> from) override {
-    std::vector<std::byte> bytes(from.size());
-    check(cudaMemcpyAsync(bytes.data(), from.data(), from.size(), cudaMemcpyDeviceToHost, stream_));
-    check(cudaStreamSynchronize(stream_));
-    return bytes;
-  }
-
- private:
-  static constexpr std::size_t kRing = std::size_t{64} << 20;
-  static void check(cudaError_t answer) {
-    ASSERT_EQ(answer, cudaSuccess) << cudaGetErrorString(answer);
-  }
-  cudaStream_t stream_ = nullptr;
-  std::byte* ring_ = nullptr;
-  std::size_t used_ = 0;
-};
-
 // Everything that a rank of this program has.
 MpiCommunicator* world = nullptr;
 NcclStream* device = nullptr;
-CudaAccess* memory = nullptr;
+testing::CudaAccess* memory = nullptr;
 
 struct World {
   static std::vector<int> sizes() { return {world->size()}; }
@@ -268,7 +223,7 @@ int run(bool kill) {
   NcclOptions options;
   options.device = local_rank() % devices;
   if (cudaSetDevice(options.device) != cudaSuccess) return 1;
-  CudaAccess access;
+  testing::CudaAccess access;
   memory = &access;
   options.computation = access.stream();
   options.on_failure = [](const std::string& reason) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "collectives/reducer.h"
 #include "collectives/reference.h"
 #include "common/digest.h"
 #include "configs/job.h"
