@@ -21,14 +21,16 @@ if(NOT new_abi STREQUAL "True")
   message(FATAL_ERROR "PyTorch ${version} is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0): take 2.7 or later")
 endif()
 # Its headers without those of the libraries that it brings along: ours are the system's, of other versions (Protobuf 3.13
-# there, 3.21 here; what libtorch has inside of it stays inside, see check_symbols).
+# there, 3.21 here; what libtorch has inside of it stays inside, see symbols_test).
 set(headers ${CMAKE_BINARY_DIR}/torch_include)
 file(MAKE_DIRECTORY ${headers})
 foreach(folder ATen c10 caffe2 torch)
   file(CREATE_LINK ${torch}/include/${folder} ${headers}/${folder} SYMBOLIC)
 endforeach()
 set(TORCH_INCLUDE_DIRS ${headers} ${headers}/torch/csrc/api/include)
-set(TORCH_LIBRARIES ${torch}/lib/libtorch.so ${torch}/lib/libtorch_cpu.so ${torch}/lib/libc10.so)
+# The C++ library before them: they are built by a g++ that adds what older systems' library lacks, and all of std::filesystem
+# stands in libtorch.so for everyone to find (there remove_all() calls a null pointer). Who is loaded first is taken.
+set(TORCH_LIBRARIES stdc++ ${torch}/lib/libtorch.so ${torch}/lib/libtorch_cpu.so ${torch}/lib/libc10.so)
 if(SUREFOOT_CUDA AND EXISTS ${torch}/lib/libtorch_cuda.so)
   # Two runtimes of CUDA in a process do not know each other's streams.
   string(REGEX MATCH "^[0-9]+" major ${cuda})
