@@ -2,7 +2,8 @@
 #   make run    install what is missing, build, fetch the example's data, train, kill a worker, go on
 #   make spot   a job over four machines made on this one, which are lost and come back
 #   make test   the same preparation, then every test that needs no GPU
-.PHONY: run spot test formatted build packages bundle sanitize fuzz format bench clean
+#   make cuda   builds what trains on GPUs into build/cuda (needs CUDA and NCCL; a PyTorch is installed where there is none)
+.PHONY: run spot test formatted build packages bundle cuda cuda-check cuda-bundle sanitize fuzz format bench clean
 
 JOBS ?= $(shell nproc)
 
@@ -19,6 +20,18 @@ build: packages build/release/build.ninja
 # Programs and libraries for machines that have neither: resources.bundle.
 bundle: build
 	@tools/make_bundle.sh build/release/bin build/surefoot-bundle.tar.gz
+
+# Against the libtorch of a PyTorch, for GPUs. cuda-check runs there what needs none; the bundle is for nodes with a PyTorch.
+cuda: packages
+	@tools/install_torch.sh
+	@cmake --preset cuda -Wno-dev --log-level=WARNING >/dev/null
+	@cmake --build build/cuda --parallel $(JOBS) --target programs
+
+cuda-check: packages
+	@tools/check_cuda_build.sh $(JOBS)
+
+cuda-bundle: cuda
+	@tools/make_bundle.sh build/cuda/bin build/surefoot-cuda-bundle.tar.gz
 
 packages:
 	@tools/install_packages.sh build

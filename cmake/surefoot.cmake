@@ -1,4 +1,5 @@
-# surefoot_module(NAME SOURCES ... PROTOS ... LIBS ...): a static library of one folder.
+# surefoot_module(NAME SOURCES ... PROTOS ... LIBS ...): a static library of one folder. Sources may be .cu where SUREFOOT_CUDA
+# is TRUE; cmake/cuda.cmake has their flags.
 function(surefoot_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PROTOS;LIBS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})

@@ -4,6 +4,9 @@
 #   lib/        the shared libraries they need, but glibc's and the GPU driver's: those are the machine's own
 #   openmpi/    Open MPI's and PMIx's programs, plugins and help files
 #   bundle.txt  what is in it: SHA-256 and name
+# Of build/cuda also, since CUDA, NCCL and libtorch (5 GB) are those of the PyTorch on the machine:
+#   libexec/    the programs that need them; in bin/ a small script for each asks a Python where they are
+#   gpu/        what shows that the machine's GPUs work (tools/gpu)
 # The programs find lib/ by themselves ($ORIGIN/../lib). Plugins for fabrics are left out: their libraries belong to
 # drivers, and Surefoot uses TCP and shared memory.
 set -eu
@@ -13,9 +16,8 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root/bin" "$root/lib" "$root/openmpi/bin" "$root/openmpi/share" "$root/openmpi/pmix"
 
-for program in surefoot surefoot-node surefoot-worker surefoot-rsh surefoot-reduction; do
-  cp "$bin/$program" "$root/bin/"
-done
+# Installed, they look into lib/ only, and no more into folders of this machine.
+cmake --install "$bin/.." --prefix "$root" --component programs >/dev/null
 
 path_of() { ompi_info --path "$1" --parsable | cut -d: -f3; }
 plugins=$(path_of pkglibdir)
@@ -38,17 +40,25 @@ if [ -n "$pmix" ]; then
 fi
 
 is_elf() { [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
-for file in $(find "$root/bin" "$root/openmpi" -type f); do
-  if is_elf "$file"; then ldd "$file"; fi
-done >"$root/needs"
+{
+  for program in "$root"/bin/*; do ldd "$bin/$(basename "$program")"; done
+  for file in $(find "$root/openmpi" -type f); do
+    if is_elf "$file"; then ldd "$file"; fi
+  done
+} >"$root/needs"
 # Through files: a failure within a pipeline would be lost.
 awk '/not found/ {print "a library is missing: " $1 > "/dev/stderr"; missing = 1}
      $2 == "=>" && $3 ~ /^\// {print $1, $3} END {exit missing}' "$root/needs" >"$root/libraries"
+# The folder of PyTorch's packages: all that comes from there stays there (its OpenMP too, which is not the system's).
+pytorch=$(awk '$1 == "libtorch_cuda.so" {sub("/torch/lib/[^/]*$", "", $2); print $2; exit}' "$root/libraries")
 while read -r name path; do
+  if [ -n "$pytorch" ]; then
+    case $path in "$pytorch"/*) continue ;; esac
+  fi
   case $name in
     ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libresolv.so* | libutil.so* | libanl.so* | \
       libmvec.so* | libnss_* | libcuda* | libcublas* | libcudnn* | libcufft* | libcupti* | libcurand* | \
-      libcusolver* | libcusparse* | libnvidia* | libnvrtc* | libnvToolsExt* | libnvJitLink* | libnccl*) ;;
+      libcusolver* | libcusparse* | libcufile* | libnvidia* | libnvrtc* | libnvToolsExt* | libnvJitLink* | libnvshmem* | libnccl*) ;;
     *) [ -e "$root/lib/$name" ] || cp -L "$path" "$root/lib/$name" ;;
   esac
 done <"$root/libraries"
@@ -66,9 +76,28 @@ END
   chmod 755 "$root/bin/$program"
 done
 
-(cd "$root" && find bin lib openmpi -type f | sort | xargs sha256sum >bundle.txt)
+if [ -n "$pytorch" ]; then
+  here=$(cd "$(dirname "$0")" && pwd)
+  mkdir "$root/libexec"
+  cp -r "$here/gpu" "$root/gpu"
+  # Who starts another program looks for it beside itself.
+  for program in surefoot-node surefoot-rsh; do ln -s "../bin/$program" "$root/libexec/$program"; done
+  built_for=$(sed -n "s/^\(__version__\|cuda\)[^=]*= '\([0-9.]*\).*/\2/p" "$pytorch/torch/version.py" | tr '\n' ' ')
+  for program in "$root"/bin/*; do
+    program=$(basename "$program")
+    if ldd "$bin/$program" 2>/dev/null | grep -q -E "libtorch|libcudart|libnccl"; then
+      mv "$root/bin/$program" "$root/libexec/$program"
+      sed "s/@BUILT_FOR@/${built_for% }/" "$here/with_pytorch.sh" >"$root/bin/$program"
+      chmod 755 "$root/bin/$program"
+    fi
+  done
+fi
+
+content="bin lib openmpi"
+[ -z "$pytorch" ] || content="$content libexec gpu"
+(cd "$root" && find $content -type f | sort | xargs sha256sum >bundle.txt)
 # The same content gives the same archive, and so the same folder on the machines.
-tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - bin lib openmpi bundle.txt |
+tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - $content bundle.txt |
   gzip -1 -n >"$archive.new"
 mv "$archive.new" "$archive"
 echo "$archive: $(wc -l <"$root/bundle.txt") files, $(($(stat -c %s "$archive") / 1048576)) MiB"

@@ -16,21 +16,29 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
+// The rest of the line of libtorch's own description that has `key`; empty: there is none.
+std::string described(std::string_view key) {
+  const std::string config = at::show_config();
+  const std::size_t at = config.find(key);
+  if (at == std::string::npos) return "";
+  return config.substr(at + key.size(), config.find('\n', at) - at - key.size());
+}
+
 std::string blas_text() {
   const auto config = loaded_function<char*()>("openblas_get_config");
-  if (config == nullptr) return "BLAS unknown";
+  if (config == nullptr) {
+    // What PyTorch's wheels have inside.
+    const std::string mkl = described("Math Kernel Library Version ");
+    return mkl.empty() ? "BLAS unknown" : "MKL " + mkl;
+  }
   const auto core = loaded_function<char*()>("openblas_get_corename");
   return fmt::format("{} kernel {}", config(), core != nullptr ? core() : "unknown");
 }
 
-// The line "CPU capability usage: AVX2" of libtorch's own description; the function behind it is
-// not exported by 1.13.
+// "AVX2"; the function behind it is not exported by 1.13.
 std::string cpu_capability() {
-  constexpr std::string_view kKey = "CPU capability usage: ";
-  const std::string config = at::show_config();
-  const std::size_t at = config.find(kKey);
-  if (at == std::string::npos) return "unknown";
-  return config.substr(at + kKey.size(), config.find('\n', at) - at - kKey.size());
+  const std::string capability = described("CPU capability usage: ");
+  return capability.empty() ? "unknown" : capability;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/launch_book.h"
@@ -36,6 +37,12 @@ std::string fault_of(const std::string& program, const Result<ProgramEnd>& end) 
   if (end->status.signal != 0)
     return fmt::format("{} was ended by signal {}{}", program, end->status.signal, tail);
   return fmt::format("{} leaves with {}{}", program, end->status.code, tail);
+}
+
+// Its first two bytes; empty: it cannot be read.
+std::string read_start(const fs::path& file) {
+  std::string start(2, '\0');
+  return std::ifstream(file, std::ios::binary).read(start.data(), 2) ? start : "";
 }
 
 // The line that is a JSON object; libraries may have printed before it.
@@ -80,8 +87,11 @@ void leave_outer_gang() {
 }  // namespace
 
 Result<std::vector<LibraryFile>> list_libraries(const fs::path& program, const Asked& asked) {
-  // What ldd does; the program itself is not begun.
-  const auto end = run({program.string()}, asked, {"LD_TRACE_LOADED_OBJECTS=1"});
+  // What ldd does; the program itself is not begun. In a bundle for GPUs it is a script, which does
+  // so once it knows where PyTorch's libraries are (tools/with_pytorch.sh).
+  const auto start = read_start(program);
+  const char* how = start == "#!" ? "SUREFOOT_LIST_LIBRARIES=1" : "LD_TRACE_LOADED_OBJECTS=1";
+  const auto end = run({program.string()}, asked, {how});
   if (!end || !end->succeeded()) return error(Code::kRetry, "{}", fault_of(program.string(), end));
   return parse_libraries(end->output);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -144,6 +145,24 @@ TEST(Libraries, OfTheWorkerAreReadAndOneThatIsMissingIsBad) {
   libraries = parse_libraries("\tlibmpi.so.40 => not found\n");
   EXPECT_EQ(check_libraries(libraries).verdict, Verdict::kBad);
   EXPECT_THAT(check_libraries(libraries).found, HasSubstr("does not find libmpi.so.40"));
+}
+
+TEST(Libraries, AreThoseOfTheProgramThatAScriptRuns) {
+  std::string form = (fs::temp_directory_path() / "surefoot-doctor-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(form.data()), nullptr);
+  const fs::path script = fs::path(form) / "surefoot-worker";
+  std::ofstream(script) << "#!/bin/sh\n[ -n \"$SUREFOOT_LIST_LIBRARIES\" ] || exit 1\n"
+                           "LD_TRACE_LOADED_OBJECTS=1 exec /proc/"
+                        << ::getpid() << "/exe\n";
+  fs::permissions(script, fs::perms::owner_all);
+  Asked asked;
+  asked.deadline = now() + 20s;
+  for (const fs::path& program : {script, fs::canonical("/proc/self/exe")}) {
+    const auto libraries = list_libraries(program, asked);
+    ASSERT_TRUE(libraries) << libraries.error().message;
+    EXPECT_NE(path_of(*libraries, "libprotobuf"), "") << program;
+  }
+  fs::remove_all(form);
 }
 
 TEST(Blas, WhoseKernelIsNotKnownIsAWarning) {

@@ -15,6 +15,22 @@ mkdir "$here/bundle" "$here/bare" "$here/arena"
 tar -xzf "$here/bundle.tar.gz" -C "$here/bundle"
 (cd "$here/bundle" && sha256sum --check --quiet bundle.txt)
 
+# For GPUs: where there is no PyTorch, or not the one it was built for, it says so.
+if [ -d "$here/bundle/libexec" ]; then
+  mkdir -p "$here/other/torch"
+  echo "__version__ = '2.4.1+cpu'; cuda = None" >"$here/other/torch/version.py"
+  : >"$here/other/torch/__init__.py"
+  for python in /no/python "env PYTHONPATH=$here/other python3"; do
+    printf '#!/bin/sh\nexec %s "$@"\n' "$python" >"$here/python"
+    chmod 755 "$here/python"
+    code=0
+    SUREFOOT_PYTHON="$here/python" "$here/bundle/bin/surefoot-worker" "$here/job.yaml" 2>"$here/said" || code=$?
+    cat "$here/said"
+    [ $code = 66 ] || { echo "it leaves with $code" && exit 1; }
+  done
+  grep -q "has PyTorch 2.4 without CUDA, this was built for PyTorch" "$here/said"
+fi
+
 libraries=$(dirname "$(ldconfig -p | awk '/libc.so.6 .*x86-64|libc.so.6 .*AArch64/ {print $NF; exit}')")
 libraries=$(readlink -f "$libraries")
 for tool in sh cat dirname basename readlink env mount; do ldd "$(command -v $tool)"; done |
