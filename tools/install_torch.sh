@@ -47,6 +47,7 @@ else
   mkdir -p build
   free=$(df -Pk build | awk 'NR == 2 {print int($4 / 1048576)}')
   [ "$free" -ge 9 ] || { echo "PyTorch takes 9 GB while it is installed, there are $free" >&2; exit 66; }
+  tools/install_packages.sh cuda
   echo "installing PyTorch into build/torch"
   rm -rf build/torch
   /usr/bin/python3 -m venv build/torch

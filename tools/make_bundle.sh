@@ -100,4 +100,5 @@ content="bin lib openmpi"
 tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - $content bundle.txt |
   gzip -1 -n >"$archive.new"
 mv "$archive.new" "$archive"
-echo "$archive: $(wc -l <"$root/bundle.txt") files, $(($(stat -c %s "$archive") / 1048576)) MiB"
+glibc=$(grep -rahoE "GLIBC_2\.[0-9]+" "$root/bin" "$root/lib" "$root/openmpi" | sort -Vu | tail -n 1)
+echo "$archive: $(wc -l <"$root/bundle.txt") files, $(($(stat -c %s "$archive") / 1048576)) MiB, for machines with glibc ${glibc#GLIBC_} or later"
