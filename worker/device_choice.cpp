@@ -4,6 +4,8 @@
 #include <set>
 #include <sstream>
 
+#include "configs/machines.h"
+
 namespace surefoot {
 namespace {
 
@@ -68,6 +70,18 @@ Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
   // cuBLAS adds up in one order only with a workspace of fixed size for each stream.
   choice.environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
   return choice;
+}
+
+std::string nccl_interfaces(const std::string& network, const std::vector<InterfaceAddress>& own) {
+  const auto wanted = parse_network(network);
+  if (!wanted) return "";
+  std::set<std::string> names;
+  for (const InterfaceAddress& one : own) {
+    const bool is_in =
+        wanted->interface.empty() ? contains(*wanted, one.address) : one.name == wanted->interface;
+    if (is_in) names.insert(one.name);
+  }
+  return names.empty() ? "" : fmt::format("={}", fmt::join(names, ","));
 }
 
 }  // namespace surefoot

@@ -18,6 +18,7 @@
 #include "configs/job_directory.h"
 #include "worker/crash_report.h"
 #include "worker/describe.h"
+#include "worker/device_choice.h"
 #include "worker/float_mode.h"
 #include "worker/numerics.h"
 #include "worker/options.h"
@@ -146,6 +147,10 @@ Status build_model(Worker& worker) {
 
 Status connect_devices(Worker& worker, Time deadline) {
   if (!worker.device) return {};
+  // NCCL reads it on this thread. What the user has set stays.
+  if (const auto names = nccl_interfaces(worker.options.network, interface_addresses());
+      !names.empty())
+    ::setenv("NCCL_SOCKET_IFNAME", names.c_str(), 0);
   // From any thread, the network's or the driver's state unknown: nothing is waited for.
   const auto failed = [&worker](const std::string& reason) {
     leave(worker, error(Code::kRestart, "{}", reason));

@@ -62,6 +62,7 @@ Result<WorkerOptions> parse_options(int argc, const char* const* argv) {
   options.supervisor = number_of("SUREFOOT_SUPERVISOR", 0);
   options.known_step = Step{number_of("SUREFOOT_KNOWN_STEP", 0)};
   options.log_directory = text_of("SUREFOOT_LOG_DIR");
+  options.network = text_of("SUREFOOT_NETWORK");
   return options;
 }
 

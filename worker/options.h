@@ -28,6 +28,7 @@ struct WorkerOptions {
   Step known_step;            // SUREFOOT_KNOWN_STEP: the furthest it knows to have been finished
   std::string log_directory;  // SUREFOOT_LOG_DIR: rank-N.log is written there instead of standard
                               // output and error
+  std::string network;        // SUREFOOT_NETWORK: that of the job's machines, as Open MPI was told
   [[nodiscard]] bool supervised() const { return attempt.value > 0; }
 };
 

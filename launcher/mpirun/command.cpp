@@ -119,6 +119,7 @@ SpawnOptions mpirun_command(const GangSpec& given) {
   };
   if (over_machines) {
     const GangNode first = rank_order(spec.nodes).front();
+    if (!spec.network.empty()) options.environment.push_back("SUREFOOT_NETWORK=" + spec.network);
     options.environment.push_back("MASTER_ADDR=" + (first.local ? spec.own_address : first.name));
   }
   if (over_machines) append_exports(options, options.argv);

@@ -76,7 +76,7 @@ TEST(MpirunCommand, OverMachinesNamesThemInTheOrderOfTheirRanksAndTheirOwnFiles)
     EXPECT_THAT(text, HasSubstr(std::string("--mca ") + parameter + " "));
   EXPECT_THAT(text, HasSubstr("-x SUREFOOT_ATTEMPT -x SUREFOOT_JOB_DIR -x SUREFOOT_LOG_DIR "
                               "-x SUREFOOT_FAULTS -x SUREFOOT_KNOWN_STEP -x SUREFOOT_WORKERS "
-                              "-x MASTER_ADDR "
+                              "-x SUREFOOT_NETWORK -x MASTER_ADDR "
                               "/dev/shm/surefoot-0123456789abcdef/bin/surefoot-worker "
                               "/dev/shm/surefoot-0123456789abcdef/job.yaml --dir /jobs/runs/a "));
   EXPECT_THAT(text, Not(HasSubstr("orte_launch_agent")));

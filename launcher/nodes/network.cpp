@@ -1,8 +1,6 @@
 #include "launcher/nodes/network.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,38 +15,12 @@
 namespace surefoot {
 namespace {
 
-std::string text_of(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* bytes = nullptr;
-  if (address->sa_family == AF_INET)
-    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
-  if (address->sa_family == AF_INET6)
-    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  if (bytes == nullptr ||
-      ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr)
-    return "";
-  return text.data();
-}
-
 bool is_v4(const std::string& address) {
   const auto parsed = parse_address(address);
   return parsed && !parsed->is_v6();
 }
 
 }  // namespace
-
-std::vector<InterfaceAddress> interface_addresses() {
-  std::vector<InterfaceAddress> found;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
-    std::string address = text_of(at->ifa_addr);
-    if (!address.empty()) found.push_back({at->ifa_name, std::move(address)});
-  }
-  ::freeifaddrs(list);
-  return found;
-}
 
 bool is_own_address(const std::string& address) {
   const auto own = interface_addresses();

@@ -6,16 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "common/interfaces.h"
 #include "common/status.h"
 
 namespace surefoot {
 
-struct InterfaceAddress {
-  std::string name;     // "eth0"
-  std::string address;  // in numbers
-};
-// Of this machine, those that are up.
-[[nodiscard]] std::vector<InterfaceAddress> interface_addresses();
 [[nodiscard]] bool is_own_address(const std::string& address);
 // Means each machine itself, so nobody else gets there by it. Of an address in numbers.
 [[nodiscard]] bool is_loopback(const std::string& address);
