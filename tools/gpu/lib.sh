@@ -1,5 +1,5 @@
 # Shared by test.sh and bench.sh; sourced, with $bin set.
-# Where the GPU build finds its libraries: those of the PyTorch that $python has (the bundle's programs ask by themselves).
+# Where a bundle's programs find their libraries, too.
 python=${SUREFOOT_PYTHON:-python3}
 "$python" - <<'END' || { echo "$python has no PyTorch that sees a GPU: set SUREFOOT_PYTHON" >&2; exit 77; }
 import sys, torch
@@ -8,7 +8,8 @@ END
 "$python" -c 'import torch; p = torch.cuda.get_device_properties(0); print(f"GPU: {p.name}, {p.multi_processor_count} SMs; PyTorch {torch.__version__}, CUDA {torch.version.cuda}")'
 nvidia-smi --query-gpu=driver_version,clocks.sm,power.limit,temperature.gpu --format=csv,noheader || true
 
-export PATH="$bin:$PATH"
+# The programs of a bundle ask the same Python.
+export PATH="$bin:$PATH" SUREFOOT_PYTHON="$python"
 as_root=""
 [ "$(id -u)" != 0 ] || as_root="--allow-run-as-root"
 

@@ -24,13 +24,13 @@ check() {  # check NAME COMMAND...: its output is shown when it fails
 check "kernels, reduction and communicator (1 rank)" "$bin/nccl_test"
 for ranks in 2 4; do
   check "kernels, reduction and communicator ($ranks ranks on one GPU)" \
-    "$bin/mpirun" $as_root --oversubscribe --bind-to none -np "$ranks" --mca pml ob1 --mca btl self,vader,tcp "$bin/nccl_test"
+    mpirun $as_root --oversubscribe --bind-to none -np "$ranks" --mca pml ob1 --mca btl self,vader,tcp "$bin/nccl_test"
 done
 check "device: memory, update, snapshot" "$bin/cuda_device_test"
 if command -v compute-sanitizer >/dev/null 2>&1; then
   for tool in memcheck racecheck initcheck; do
-    check "compute-sanitizer $tool: device" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/cuda_device_test" --gtest_filter='-*Elephant*:*MoreMemory*'
-    check "compute-sanitizer $tool: reduction" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/nccl_test"
+    check "compute-sanitizer $tool: device" compute-sanitizer --target-processes all --tool $tool --error-exitcode 9 "$bin/cuda_device_test" --gtest_filter='-*Elephant*:*MoreMemory*'
+    check "compute-sanitizer $tool: reduction" compute-sanitizer --target-processes all --tool $tool --error-exitcode 9 "$bin/nccl_test"
   done
 else
   echo "not run: compute-sanitizer is not installed here"
