@@ -7,10 +7,9 @@
 //       of this set                    published, by us or somebody else: list once more
 //                                        all parts there: done      a part is gone: withdraw
 //       of another set of the step     read all of it back; good: it stands, this set is not needed
-//       damaged, or the other set is   replace it, if we own part 0 of the newest attempt, and of
-//       that
-//                                        of the smallest set (removal goes by name, so only one
-//                                        may), else look again later
+//       damaged, or the other set is   replace it, if we own part 0 of the newest attempt, and
+//                                        of the smallest set of that (removal goes by name, so
+//                                        only one may), else look again later
 //
 // A publisher may crash anywhere and start anew from `start_publishing`, any number of times;
 // several may work on the same set at once. That together with deletion (retention.h) no half

@@ -2,8 +2,8 @@
 // includes this, defines a Gang, and says INSTANTIATE_TYPED_TEST_SUITE_P(Name,
 // CommunicatorContract, Gang). A Gang has
 //   static std::vector<int> sizes();   // the numbers of ranks it can bring up
-//   static void run(int ranks, const std::function<void(Communicator&)>& body);   // body on every
-//   rank
+//   // Runs body on every rank.
+//   static void run(int ranks, const std::function<void(Communicator&)>& body);
 // Assertions hold on every rank; `run` must make a failure on any of them fail the program.
 #pragma once
 

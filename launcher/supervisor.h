@@ -11,14 +11,13 @@
 //     machine that can be asked (GangEnded); a machine that cannot be is lost to the attempt, and
 //     is rid of what it still runs before it is taken again; numbers only rise
 //   - no gang is adopted: one left by a dead supervisor is drained, ended, and followed by the next
-//   attempt
+//     attempt
 //   - the arena is freed only when the job is done, has no finished step, or was cancelled and its
 //     newest step is stored
 //   - after exit codes 64..66, an exhausted budget, or a reproducible failure nothing is launched
-//   again
+//     again
 //   - no finished step is left behind on machines that answer: who holds the newest takes part in
-//   the
-//     next attempt, or stores it first
+//     the next attempt, or stores it first
 //   - an attempt runs on machines that answer, are listed, stay, and are alike
 //   - each state but kStopped has a deadline
 #pragma once

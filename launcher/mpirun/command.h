@@ -2,17 +2,16 @@
 //
 // Pure. Every option is there for a measured reason:
 //   --bind-to none                 OpenBLAS takes its thread count from the affinity mask, and
-//   mpirun binds
-//                                  1 or 2 ranks but not 3: other bits, same job
+//                                  mpirun binds 1 or 2 ranks but not 3: other bits, same job
 //   --oversubscribe                more workers than cores is a choice of the user
 //   --allow-run-as-root            only for root, whom mpirun refuses otherwise
 //   mpi_yield_when_idle 1          a rank that waits gives its core to one that works
 //   odls_base_sigkill_timeout 0    else mpirun takes 1 to 2 s to end after a rank was killed
 //   pml ob1, btl self,vader,tcp    MPI_Init takes 0.04 s rather than 0.25 s: UCX and OFI are not
-//   opened btl_vader_backing_directory,   mpirun leaves shared memory and a session folder behind
-//   when it is orte_tmpdir_base               killed; so each attempt has a folder of its own, and
-//   whoever ends the
-//                                  attempt removes it
+//                                  opened
+//   btl_vader_backing_directory,   mpirun leaves shared memory and a session folder behind when
+//   orte_tmpdir_base               it is killed; so each attempt has a folder of its own, and
+//                                  whoever ends the attempt removes it
 // The environment of an outer mpirun (OMPI_*, PMIX_*, ...) would make ours part of that job, so
 // none of it is passed on.
 //

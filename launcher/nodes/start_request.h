@@ -47,9 +47,8 @@ struct StartReply {
 //   job.yaml      the job file (0600)
 //   bin           link to the folder of Surefoot's programs there
 //   service.keys  the service's half of the keys (0600), and
-//   listen        "ADDRESS" or "ADDRESS FIRST-LAST": for its next life, whoever starts it. Not on
-//   the supervisor's own
-//                 machine, where they are empty.
+//   listen        "ADDRESS" or "ADDRESS FIRST-LAST": for its next life, whoever starts it
+// On the supervisor's own machine the last two are empty.
 struct NodeFiles {
   std::string job;
   std::filesystem::path programs;
