@@ -71,8 +71,9 @@ class Device {
 
   // A snapshot: mark() notes the work enqueued so far; download() then copies, beside whatever is
   // enqueued later, once the noted work is done, and blocks until the bytes are on the host.
-  // Nothing enqueued in between may write what is copied.
-  virtual void mark() = 0;
+  // Nothing enqueued in between may write what is copied. An error of mark(): some of that work was
+  // refused, so this would not be what it is taken for.
+  virtual Status mark() = 0;
   virtual Status download(const std::byte* from, std::span<std::byte> to,
                           std::span<const ByteRange> ranges, Time deadline) = 0;
 };

@@ -38,7 +38,7 @@ class DeviceContract : public ::testing::Test {
   template <class T>
   std::vector<T> from_device(const T* memory, std::size_t count) {
     std::vector<T> values(count);
-    device_->mark();
+    SUREFOOT_CHECK(device_->mark().has_value());
     const ByteRange all{0, static_cast<std::int64_t>(count * sizeof(T))};
     const Status copied =
         device_->download(reinterpret_cast<const std::byte*>(memory),
@@ -86,7 +86,7 @@ TYPED_TEST_P(DeviceContract, CopiesTheRangesThatAreAskedForAndNothingElse) {
   const std::byte* const there = this->on_device(sent);
   std::vector<std::byte> received(sent.size());
   const std::vector<ByteRange> ranges = {{0, 1}, {4096, 100001}, {299990, 300000}};
-  this->device_->mark();
+  ASSERT_TRUE(this->device_->mark());
   ASSERT_TRUE(this->device_->download(there, received, ranges, TestFixture::soon()));
   for (std::int64_t i = 0; i < 300000; ++i) {
     const bool asked =
@@ -94,6 +94,13 @@ TYPED_TEST_P(DeviceContract, CopiesTheRangesThatAreAskedForAndNothingElse) {
     const auto at = static_cast<std::size_t>(i);
     ASSERT_EQ(received[at], asked ? sent[at] : std::byte{}) << i;
   }
+}
+
+TYPED_TEST_P(DeviceContract, AnUploadHasReadItsSourceWhenItReturns) {
+  std::vector<float> source(1 << 20, 1.0F);
+  float* const there = this->on_device(source);
+  std::fill(source.begin(), source.end(), 2.0F);
+  EXPECT_EQ(this->from_device(there, source.size()), std::vector<float>(source.size(), 1.0F));
 }
 
 TYPED_TEST_P(DeviceContract, MoreMemoryThanThereIsIsRefusedWithTheNumbers) {
@@ -159,7 +166,7 @@ TYPED_TEST_P(DeviceContract, TheUpdateHasTheBitsOfTheProcessor) {
 TYPED_TEST_P(DeviceContract, ASnapshotIsOfTheMomentThatWasMarked) {
   const std::vector<float> before(4096, 1.0F);
   float* const there = this->on_device(before);
-  this->device_->mark();
+  ASSERT_TRUE(this->device_->mark());
   std::vector<float> copy(4096);
   const ByteRange all{0, 4096 * sizeof(float)};
   Status copied;
@@ -177,6 +184,7 @@ TYPED_TEST_P(DeviceContract, ASnapshotIsOfTheMomentThatWasMarked) {
 
 REGISTER_TYPED_TEST_SUITE_P(DeviceContract, MemoryIsZeroAndAligned,
                             CopiesTheRangesThatAreAskedForAndNothingElse,
+                            AnUploadHasReadItsSourceWhenItReturns,
                             MoreMemoryThanThereIsIsRefusedWithTheNumbers,
                             TheUpdateHasTheBitsOfTheProcessor, ASnapshotIsOfTheMomentThatWasMarked);
 

@@ -133,7 +133,7 @@ class DeviceState final : public StateHome {
   void update(const StepUpdate& update) override;
   Status commit(std::int64_t samples, bool checkpoint, const StepRecord& record,
                 Time deadline) override {
-    device_.mark();
+    SUREFOOT_TRY(device_.mark());
     courier_->send({step_, samples, checkpoint, record, deadline});
     return {};
   }

@@ -1,5 +1,5 @@
-// The state on a device (the double in the host's memory), and its way into the arena behind the
-// step: ranks of a node as threads.
+// The state on a device, and its way into the arena behind the step: ranks of a node as threads. On
+// the device that the program is linked with (testing/test_device.h).
 #include <gtest/gtest.h>
 
 #include <random>
@@ -8,7 +8,7 @@
 #include "checkpoint/arena_test_util.h"
 #include "worker/device_contract.h"
 #include "worker/state_home.h"
-#include "worker/testing/host_device.h"
+#include "worker/testing/test_device.h"
 
 namespace surefoot {
 namespace {
@@ -37,13 +37,29 @@ config::Optimizer adamw() {
   return options;
 }
 
-// Sums that are there already; all of them are this rank's share.
+Time soon() {
+  return now() + std::chrono::seconds(30);
+}
+
+// Sums that are there already, where the device has them; all of them are this rank's share.
 class GivenSums final : public Reducer {
  public:
-  GivenSums() : sums_(static_cast<std::size_t>(buffer_begin() + 128)) {}
+  explicit GivenSums(Device* device)
+      : device_(device), sums_(static_cast<std::size_t>(buffer_begin() + 128)), there_(sums_) {
+    if (device_ == nullptr) return;
+    const auto bytes = std::as_bytes(std::span(sums_));
+    const auto memory = device_->allocate(static_cast<std::int64_t>(bytes.size()), "the sums");
+    SUREFOOT_CHECK(memory.has_value());
+    there_ = {reinterpret_cast<float*>(memory->data()), sums_.size()};
+  }
   void draw(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     for (float& value : sums_) value = static_cast<float>(random() % 2000) / 1000 - 1;
+    if (device_ == nullptr) return;
+    SUREFOOT_CHECK(
+        device_
+            ->upload(std::as_bytes(std::span(sums_)), std::as_writable_bytes(there_).data(), soon())
+            .has_value());
   }
   [[nodiscard]] const std::vector<ElementRange>& share() const override { return share_; }
   [[nodiscard]] int gradient_buffers() const override { return 1; }
@@ -51,16 +67,18 @@ class GivenSums final : public Reducer {
     return (kElements + kBlockElements - 1) / kBlockElements * kBlockElements;
   }
   void begin_step() override {}
-  std::span<float> begin_micro_batch() override { return sums_; }
+  std::span<float> begin_micro_batch() override { return there_; }
   void ready(ElementRange) override {}
   void end_micro_batch() override {}
   Result<ReducedStep> finish(const ControlWord&, std::span<const double>, Time) override {
     return ReducedStep{};
   }
-  [[nodiscard]] std::span<const float> sum() const override { return sums_; }
+  [[nodiscard]] std::span<const float> sum() const override { return there_; }
 
  private:
+  Device* device_;
   std::vector<float> sums_;
+  std::span<float> there_;
   std::vector<ElementRange> share_ = {{0, buffer_begin() + 128}};
 };
 
@@ -127,10 +145,6 @@ class Node {
   int zero_ = -1;
 };
 
-Time soon() {
-  return now() + std::chrono::seconds(30);
-}
-
 StepUpdate update_of(const Reducer& sums, std::int64_t step) {
   StepScalars scalars;
   scalars.step = Step{step};
@@ -143,17 +157,18 @@ StepUpdate update_of(const Reducer& sums, std::int64_t step) {
 std::vector<Digest> train(Node& node, int last, bool on_device) {
   std::vector<Digest> digests(static_cast<std::size_t>(last) + 1);
   node.run([&](int rank, const Session& session, StateParts parts) {
-    surefoot::testing::HostDevice device;
+    std::unique_ptr<Device> device;
     std::unique_ptr<StateHome> home;
     if (on_device) {
-      auto made = make_device_state(std::move(parts), device, soon());
+      device = surefoot::testing::make_test_device();
+      auto made = make_device_state(std::move(parts), *device, soon());
       ASSERT_TRUE(made);
       home = std::move(*made);
     } else {
       home = make_arena_state(std::move(parts));
     }
     ASSERT_TRUE(home->start_from(node.zero(), soon()));
-    GivenSums sums;
+    GivenSums sums(device.get());
     for (std::int64_t step = 1; step <= last; ++step) {
       ASSERT_TRUE(home->begin(Step{step}, soon()));
       ASSERT_TRUE(home->settle(soon()));
@@ -188,11 +203,11 @@ TEST(DeviceState, HasTheBitsOfTheProcessorAfterEveryStepForAnyNumberOfRanks) {
 TEST(DeviceState, AStepIsReadyOnlyWhenItHasSettled) {
   Node node(1);
   node.run([&](int, const Session& session, StateParts parts) {
-    surefoot::testing::HostDevice device;
-    auto home = make_device_state(std::move(parts), device, soon());
+    const auto device = surefoot::testing::make_test_device();
+    auto home = make_device_state(std::move(parts), *device, soon());
     ASSERT_TRUE(home);
     ASSERT_TRUE((*home)->start_from(node.zero(), soon()));
-    GivenSums sums;
+    GivenSums sums(device.get());
     (void)(*home)->begin(Step{1}, soon());
     (*home)->update(update_of(sums, 1));
     ASSERT_TRUE((*home)->commit(8, false, {}, soon()));
@@ -205,31 +220,39 @@ TEST(DeviceState, AStepIsReadyOnlyWhenItHasSettled) {
 TEST(DeviceState, GoesBackToAnOlderSlot) {
   Node node(1);
   node.run([&](int, const Session&, StateParts parts) {
-    surefoot::testing::HostDevice device;
-    auto home = make_device_state(std::move(parts), device, soon());
+    const auto device = surefoot::testing::make_test_device();
+    auto home = make_device_state(std::move(parts), *device, soon());
     ASSERT_TRUE(home);
     ASSERT_TRUE((*home)->start_from(node.zero(), soon()));
-    const std::vector<std::byte> before((*home)->bytes().begin(), (*home)->bytes().end());
-    GivenSums sums;
+    const auto state = [&] {
+      std::vector<std::byte> copy((*home)->bytes().size());
+      const ByteRange all{0, static_cast<std::int64_t>(copy.size())};
+      SUREFOOT_CHECK(device->mark().has_value());
+      SUREFOOT_CHECK(
+          device->download((*home)->bytes().data(), copy, std::span(&all, 1), soon()).has_value());
+      return copy;
+    };
+    const std::vector<std::byte> before = state();
+    GivenSums sums(device.get());
     sums.draw(1);
     (void)(*home)->begin(Step{1}, soon());
     (*home)->update(update_of(sums, 1));
     ASSERT_TRUE((*home)->commit(8, false, {}, soon()));
     ASSERT_TRUE((*home)->settle(soon()));
-    EXPECT_FALSE(std::ranges::equal(before, (*home)->bytes()));
+    EXPECT_NE(state(), before);
     ASSERT_TRUE((*home)->start_from(node.zero(), soon()));
-    EXPECT_TRUE(std::ranges::equal(before, (*home)->bytes()));
+    EXPECT_EQ(state(), before);
   });
 }
 
 TEST(DeviceState, ARankThatNeverCommitsIsNamedWhenTheOthersSettle) {
   Node node(2);
   node.run([&](int rank, const Session&, StateParts parts) {
-    surefoot::testing::HostDevice device;
-    auto home = make_device_state(std::move(parts), device, soon());
+    const auto device = surefoot::testing::make_test_device();
+    auto home = make_device_state(std::move(parts), *device, soon());
     ASSERT_TRUE(home);
     ASSERT_TRUE((*home)->start_from(node.zero(), soon()));
-    GivenSums sums;
+    GivenSums sums(device.get());
     (void)(*home)->begin(Step{1}, soon());
     (*home)->update(update_of(sums, 1));
     if (rank == 1) return;
@@ -242,18 +265,10 @@ TEST(DeviceState, ARankThatNeverCommitsIsNamedWhenTheOthersSettle) {
   });
 }
 
-TEST(DeviceStateDeathTest, AnUpdateOverASnapshotUnderWayEndsTheProcess) {
-  surefoot::testing::HostDevice device;
-  device.mark();
-  EXPECT_DEATH(device.update({}), "owes_snapshot_");
-}
-
-struct Double {
-  static std::unique_ptr<Device> open() {
-    return std::make_unique<surefoot::testing::HostDevice>();
-  }
+struct Linked {
+  static std::unique_ptr<Device> open() { return surefoot::testing::make_test_device(); }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, DeviceContract, Double);
+INSTANTIATE_TYPED_TEST_SUITE_P(Linked, DeviceContract, Linked);
 
 }  // namespace
 }  // namespace surefoot

@@ -37,7 +37,7 @@ class Results {
   }
   Result<std::vector<float>> take(Time deadline) {
     if (device_ != nullptr && !host_.empty()) {
-      device_->mark();
+      SUREFOOT_TRY(device_->mark());
       const ByteRange all{0, bytes()};
       SUREFOOT_TRY(device_->download(memory(), std::as_writable_bytes(std::span(host_)),
                                      std::span(&all, 1), deadline));

@@ -53,11 +53,16 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int devices_of_node,
   device->facts_.numerics = fmt::format("{}, {} SMs, capability {}.{}, CUDA {}.{}", properties.name,
                                         properties.multiProcessorCount, properties.major,
                                         properties.minor, runtime / 1000, runtime % 1000 / 10);
+  SUREFOOT_TRY(checked(load_update(), "loading the kernels of the update"));
   SUREFOOT_TRY(checked(cudaStreamCreateWithFlags(&device->copies_, cudaStreamNonBlocking),
                        "cudaStreamCreate"));
   for (cudaEvent_t* event : {&device->done_, &device->marked_, &device->copied_})
     SUREFOOT_TRY(make_event(*event));
   return device;
+}
+
+CudaDevice::~CudaDevice() {
+  for (std::byte* memory : pinned_) (void)cudaHostUnregister(memory);
 }
 
 void CudaDevice::note(cudaError_t code, const char* call) {
@@ -82,7 +87,10 @@ Result<std::span<std::byte>> CudaDevice::allocate(std::int64_t bytes, std::strin
 
 void CudaDevice::pin(std::span<std::byte> memory) {
   const cudaError_t code = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
-  if (code == cudaSuccess) return;
+  if (code == cudaSuccess) {
+    pinned_.push_back(memory.data());
+    return;
+  }
   (void)cudaGetLastError();  // otherwise the next launch would report it
   spdlog::warn("the snapshots' memory could not be registered with CUDA ({}): copies are slower",
                cudaGetErrorString(code));
@@ -117,8 +125,9 @@ Status CudaDevice::upload(std::span<const std::byte> from, std::byte* to, Time d
   return wait(deadline, "the copy to the GPU");
 }
 
-void CudaDevice::mark() {
+Status CudaDevice::mark() {
   note(cudaEventRecord(marked_, computation_), "cudaEventRecord");
+  return failed_;
 }
 
 Status CudaDevice::download(const std::byte* from, std::span<std::byte> to,

@@ -20,8 +20,9 @@ class CudaDevice final : public Device {
   // they share.
   [[nodiscard]] static Result<std::unique_ptr<CudaDevice>> open(int devices_of_node,
                                                                 cudaStream_t computation);
-  // Does not free: the process ends, and the driver frees all of it at once.
-  ~CudaDevice() override = default;
+  // Lets go of the host's memory, which may be used for something else. Frees nothing of the
+  // device's: the process ends, and the driver frees all of it at once.
+  ~CudaDevice() override;
 
   [[nodiscard]] const DeviceFacts& facts() const override { return facts_; }
   [[nodiscard]] Result<std::span<std::byte>> allocate(std::int64_t bytes,
@@ -33,14 +34,14 @@ class CudaDevice final : public Device {
   void update(const DeviceUpdate& update) override;
   Status wait(Time deadline, std::string_view what) override;
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
-  void mark() override;
+  Status mark() override;
   Status download(const std::byte* from, std::span<std::byte> to, std::span<const ByteRange> ranges,
                   Time deadline) override;
 
  private:
   CudaDevice(int devices_of_node, cudaStream_t computation)
       : devices_of_node_(devices_of_node), computation_(computation) {}
-  // Keeps the first error of an enqueueing call for the next wait.
+  // Keeps the first error of an enqueueing call for the next wait or mark.
   void note(cudaError_t code, const char* call);
 
   int devices_of_node_;
@@ -50,6 +51,7 @@ class CudaDevice final : public Device {
   cudaEvent_t done_ = nullptr;    // of computation_, in wait()
   cudaEvent_t marked_ = nullptr;  // of computation_, in mark()
   cudaEvent_t copied_ = nullptr;  // of copies_, in download()
+  std::vector<std::byte*> pinned_;
   Status failed_;
 };
 

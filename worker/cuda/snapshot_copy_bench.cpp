@@ -60,7 +60,7 @@ int run() {
   std::vector<double> ours, theirs;
   for (int round = 0; round < kRounds; ++round) {
     Time since = now();
-    (*device)->mark();
+    SUREFOOT_CHECK((*device)->mark().has_value());
     SUREFOOT_CHECK((*device)->download(state->data(), arena, chunks, soon()).has_value());
     ours.push_back(seconds(now() - since));
     since = now();

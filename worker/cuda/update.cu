@@ -61,6 +61,18 @@ __global__ void change_buffers(std::int64_t elements, float micro_batches, const
 
 }  // namespace
 
+cudaError_t load_update() {
+  cudaFuncAttributes attributes;
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(adamw), reinterpret_cast<const void*>(sgd),
+        reinterpret_cast<const void*>(change_buffers)}) {
+    if (const cudaError_t failed = cudaFuncGetAttributes(&attributes, kernel);
+        failed != cudaSuccess)
+      return failed;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t launch_update(const DeviceUpdate& update, cudaStream_t stream) {
   const int blocks = blocks_for(update.elements);
   if (const auto* s = std::get_if<AdamWScalars>(&update.scalars)) {

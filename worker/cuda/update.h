@@ -9,6 +9,9 @@
 
 namespace surefoot {
 
+// Has the driver load the kernels now. Otherwise it does at the first launch, when libtorch may
+// have taken all memory.
+cudaError_t load_update();
 // Enqueues; a launch that fails is the error.
 cudaError_t launch_update(const DeviceUpdate& update, cudaStream_t stream);
 

@@ -8,6 +8,28 @@
 
 namespace surefoot::testing {
 
+void update_on_host(const DeviceUpdate& update) {
+  const ElementRange* next = update.decayed;
+  const ElementRange* const end = update.decayed + update.decayed_count;
+  for (std::int64_t i = 0; i < update.elements; ++i) {
+    while (next != end && next->end <= i) ++next;
+    const bool decays = next != end && next->begin <= i;
+    float& p = update.parameters[i];
+    float& m = update.moments[0][i];
+    if (const auto* s = std::get_if<AdamWScalars>(&update.scalars)) {
+      float& v = update.moments[1][i];
+      adamw_element(*s, decays ? s->keep_decayed : 1.0F, update.gradient_sum[i], p, m, v, p, m, v);
+    } else {
+      const auto& sgd = std::get<SgdScalars>(update.scalars);
+      sgd_element(sgd, decays ? sgd.decay : 0.0F, update.gradient_sum[i], p, m, p, m);
+    }
+  }
+  for (std::int64_t i = 0; i < update.buffer_elements; ++i) {
+    update.buffers[i] =
+        changed_buffer(update.buffers[i], update.buffer_changes[i], update.micro_batches);
+  }
+}
+
 HostDevice::HostDevice() {
   facts_.name = "double";
   facts_.numerics = "double of a device";
@@ -31,25 +53,7 @@ Result<std::unique_ptr<DeviceStream>> HostDevice::connect(Communicator& communic
 
 void HostDevice::update(const DeviceUpdate& update) {
   SUREFOOT_CHECK(!owes_snapshot_);
-  const ElementRange* next = update.decayed;
-  const ElementRange* const end = update.decayed + update.decayed_count;
-  for (std::int64_t i = 0; i < update.elements; ++i) {
-    while (next != end && next->end <= i) ++next;
-    const bool decays = next != end && next->begin <= i;
-    float& p = update.parameters[i];
-    float& m = update.moments[0][i];
-    if (const auto* s = std::get_if<AdamWScalars>(&update.scalars)) {
-      float& v = update.moments[1][i];
-      adamw_element(*s, decays ? s->keep_decayed : 1.0F, update.gradient_sum[i], p, m, v, p, m, v);
-    } else {
-      const auto& sgd = std::get<SgdScalars>(update.scalars);
-      sgd_element(sgd, decays ? sgd.decay : 0.0F, update.gradient_sum[i], p, m, p, m);
-    }
-  }
-  for (std::int64_t i = 0; i < update.buffer_elements; ++i) {
-    update.buffers[i] =
-        changed_buffer(update.buffers[i], update.buffer_changes[i], update.micro_batches);
-  }
+  update_on_host(update);
 }
 
 Status HostDevice::upload(std::span<const std::byte> from, std::byte* to, Time) {
@@ -57,8 +61,9 @@ Status HostDevice::upload(std::span<const std::byte> from, std::byte* to, Time) 
   return {};
 }
 
-void HostDevice::mark() {
+Status HostDevice::mark() {
   SUREFOOT_CHECK(!owes_snapshot_.exchange(true));
+  return {};
 }
 
 Status HostDevice::download(const std::byte* from, std::span<std::byte> to,

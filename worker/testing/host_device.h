@@ -18,6 +18,9 @@
 
 namespace surefoot::testing {
 
+// What launch_update() of a GPU enqueues (update.h), element by element.
+void update_on_host(const DeviceUpdate& update);
+
 class HostDevice final : public Device {
  public:
   HostDevice();
@@ -31,7 +34,7 @@ class HostDevice final : public Device {
   void update(const DeviceUpdate& update) override;
   Status wait(Time, std::string_view) override { return {}; }
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
-  void mark() override;
+  Status mark() override;
   Status download(const std::byte* from, std::span<std::byte> to, std::span<const ByteRange> ranges,
                   Time deadline) override;
 

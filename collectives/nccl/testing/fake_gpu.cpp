@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -97,12 +98,6 @@ Event& of(cudaEvent_t event) {
   return *reinterpret_cast<Event*>(event);
 }
 
-cudaError_t launch(cudaStream_t stream, std::function<void()> work) {
-  const cudaError_t answer = next_launch.exchange(cudaSuccess);
-  if (answer == cudaSuccess) of(stream).push(std::move(work));
-  return answer;
-}
-
 cudaError_t take(void** memory, std::size_t bytes) {
   if (bytes > memory_limit) return cudaErrorMemoryAllocation;
   constexpr std::size_t kAlignment = 256;
@@ -143,6 +138,21 @@ Mail& mail_of(const std::string& id) {
   return all[id];
 }
 
+// Host memory that CUDA knows.
+class Registered {
+ public:
+  template <class Change>
+  auto change(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    return change(all_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<const void*> all_;
+};
+Registered registered;
+
 std::size_t size_of(ncclDataType_t type) {
   return type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1;
 }
@@ -171,6 +181,11 @@ void reset() {
   completes = true;
   next_launch = cudaSuccess;
   memory_limit = kMemory;
+}
+cudaError_t launch(cudaStream_t stream, std::function<void()> work) {
+  const cudaError_t answer = next_launch.exchange(cudaSuccess);
+  if (answer == cudaSuccess) of(stream).push(std::move(work));
+  return answer;
 }
 
 }  // namespace surefoot::testing::fake_gpu
@@ -240,6 +255,16 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "a fake GPU");
+  properties->multiProcessorCount = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -1;
@@ -297,6 +322,22 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaFreeHost(void* memory) {
   std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* memory, std::size_t, unsigned) {
+  return registered.change([&](auto& all) {
+    return all.insert(memory).second ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+  });
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  return registered.change([&](auto& all) {
+    return all.erase(memory) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+  });
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  attributes->type = registered.change([&](auto& all) {
+    return all.contains(memory) ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

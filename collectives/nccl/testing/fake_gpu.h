@@ -1,5 +1,6 @@
-// Stand-ins for what nccl_stream.cpp calls of CUDA's runtime, of NCCL and of kernels.h: linked
-// instead of them, so that it is tested where there is no GPU. Ranks are threads of one process.
+// Stand-ins for what nccl_stream.cpp and cuda_device.cpp call of CUDA's runtime, of NCCL and of
+// kernels.h: linked instead of them, so that they are tested where there is no GPU. Ranks are
+// threads of one process.
 //
 // Model. A stream is a thread that does its work in order, beside all others: so a missing order()
 // is a race. Device memory is the process's, full of garbage. NCCL's calls count only within a
@@ -15,6 +16,8 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <functional>
+
 namespace surefoot::testing::fake_gpu {
 
 // What every communicator says of itself from now on, as when a peer's socket has been closed.
@@ -26,5 +29,8 @@ void refuse_next_launch(cudaError_t answer);
 // More than this at once is not there.
 void limit_memory(std::size_t bytes);
 void reset();
+
+// A kernel: `work` in its turn on the stream, or the refusal that was asked for.
+cudaError_t launch(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace surefoot::testing::fake_gpu
