@@ -5,10 +5,10 @@
 // Adapters: cuda/ (an NVIDIA GPU), testing/host_device.h (a double in the memory of the host). Only
 // main.cpp's open_device() picks one.
 //
-// The rank's own thread calls everything but download(), which one other thread may call at the
-// same time. Enqueued work that fails shows in the next wait(), download() or upload(). Errors:
-// kNoSpace (device memory, with the numbers), kRestart (everything else: what failed and why; a new
-// process has to look again).
+// One thread at a time calls everything (the rank's, or autograd's while that one waits) but
+// download(), which another may call beside it. Enqueued work that fails shows in the next wait(),
+// download() or upload(). Errors: kNoSpace (device memory, with the numbers), kRestart (everything
+// else: what failed and why; a new process has to look again).
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "configs/job.pb.h"
-#include "worker/device_update.h"
+#include "worker/device_computation.h"
 
 namespace surefoot {
 
@@ -63,7 +63,7 @@ class Device {
       Time deadline) = 0;
 
   // Enqueued behind what was computed so far, and before what will be; returns at once.
-  virtual void update(const DeviceUpdate& update) = 0;
+  virtual void enqueue(const Computation& work) = 0;
   // Blocks until all that was enqueued for computation is done.
   virtual Status wait(Time deadline, std::string_view what) = 0;
   // Behind all that was enqueued for computation; blocks until done. `to` is device memory.

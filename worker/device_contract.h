@@ -6,12 +6,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <thread>
 
+#include "collectives/kernel_arithmetic.h"
 #include "worker/device.h"
 #include "worker/optimizer.h"
 
@@ -148,7 +150,7 @@ TYPED_TEST_P(DeviceContract, TheUpdateHasTheBitsOfTheProcessor) {
     update.buffer_changes = this->on_device(changes);
     update.buffer_elements = 1000;
     update.micro_batches = 12;
-    this->device_->update(update);
+    this->device_->enqueue(update);
     ASSERT_TRUE(this->device_->wait(TestFixture::soon(), "the update"));
 
     OptimizerState from{p.data(), {m.data(), v.data()}};
@@ -161,6 +163,79 @@ TYPED_TEST_P(DeviceContract, TheUpdateHasTheBitsOfTheProcessor) {
     apply_buffer_change(buffers, changes, 12, after);
     EXPECT_TRUE(TestFixture::same_bits(this->from_device(update.buffers, 1000), after));
   }
+}
+
+// Against float64, with logits of every kind of row: few classes and many, whole groups of sixteen
+// bytes and not, one far above the others, all alike.
+TYPED_TEST_P(DeviceContract, TheLossAndItsGradientAreThoseOfFloat64) {
+  constexpr std::int64_t kRows = 5;
+  std::mt19937_64 random(11);
+  for (const std::int64_t classes : {1, 10, 256, 257, 4096, 50304, 50257}) {
+    for (const NumberFormat format : {NumberFormat::kFp32, NumberFormat::kBf16}) {
+      SCOPED_TRACE(fmt::format("{} classes, {} bytes", classes, bytes_of(format)));
+      std::vector<float> logits(static_cast<std::size_t>(kRows * classes));
+      for (float& x : logits) x = static_cast<float>(random() % 20000) / 1000 - 10;
+      logits[static_cast<std::size_t>(classes)] = 300;  // of the second row
+      std::fill(logits.end() - classes, logits.end(), -1.5F);
+      const std::vector<std::int64_t> targets = {0, classes - 1, classes / 2,
+                                                 static_cast<std::int64_t>(random() % classes), 0};
+      Logits there{nullptr, format, kRows, classes, this->on_device(targets)};
+      std::vector<kernel::Bf16> halves(logits.size());
+      std::ranges::transform(logits, halves.begin(), kernel::to_bf16);
+      if (format == NumberFormat::kBf16) {
+        std::ranges::transform(halves, logits.begin(), kernel::from_bf16);
+        there.values = this->on_device(halves);
+      } else {
+        there.values = this->on_device(logits);
+      }
+      float* const losses = this->on_device(std::vector<float>(kRows));
+      float* const log_sums = this->on_device(std::vector<float>(kRows));
+      constexpr float kOfMean = 3;
+      // Room behind it that must stay as it is.
+      float* const gradient = this->on_device(std::vector<float>(logits.size() + 8, 7));
+      this->device_->enqueue(CrossEntropy{there, losses, log_sums});
+      this->device_->enqueue(CrossEntropyGradient{
+          there, log_sums, this->on_device(std::vector<float>{kOfMean}), gradient});
+      ASSERT_TRUE(this->device_->wait(TestFixture::soon(), "the loss"));
+      const std::vector<float> got_losses = this->from_device(losses, kRows);
+      std::vector<float> got = this->from_device(gradient, logits.size() + 8);
+      EXPECT_EQ(got.back(), 7);
+      if (format == NumberFormat::kBf16) {
+        std::vector<kernel::Bf16> bits(logits.size());
+        std::memcpy(bits.data(), got.data(), bits.size() * sizeof(kernel::Bf16));
+        std::ranges::transform(bits, got.begin(), kernel::from_bf16);
+      }
+      const double rounding = format == NumberFormat::kBf16 ? 0x1p-8 : 1e-5;
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        const float* const x = logits.data() + row * classes;
+        const std::int64_t target = targets[static_cast<std::size_t>(row)];
+        const double top = *std::max_element(x, x + classes);
+        double sum = 0;
+        for (std::int64_t c = 0; c < classes; ++c) sum += std::exp(x[c] - top);
+        const double expected = top + std::log(sum) - x[target];
+        ASSERT_NEAR(got_losses[static_cast<std::size_t>(row)], expected, 1e-5 * (1 + expected));
+        for (std::int64_t c = 0; c < classes; ++c) {
+          const double exact =
+              (std::exp(x[c] - top) / sum - (c == target ? 1 : 0)) * kOfMean / kRows;
+          ASSERT_NEAR(got[static_cast<std::size_t>(row * classes + c)], exact,
+                      rounding * std::abs(exact) + 1e-7)
+              << "row " << row << ", class " << c;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST_P(DeviceContract, ATargetThatIsNoClassGivesNoNumber) {
+  Logits logits{this->on_device(std::vector<float>(30)), NumberFormat::kFp32, 3, 10,
+                this->on_device(std::vector<std::int64_t>{-1, 10, 9})};
+  float* const losses = this->on_device(std::vector<float>(3));
+  this->device_->enqueue(CrossEntropy{logits, losses, this->on_device(std::vector<float>(3))});
+  ASSERT_TRUE(this->device_->wait(TestFixture::soon(), "the loss"));
+  const std::vector<float> got = this->from_device(losses, 3);
+  EXPECT_TRUE(std::isnan(got[0]));
+  EXPECT_TRUE(std::isnan(got[1]));
+  EXPECT_NEAR(got[2], std::log(10.0), 1e-6);
 }
 
 TYPED_TEST_P(DeviceContract, ASnapshotIsOfTheMomentThatWasMarked) {
@@ -186,6 +261,8 @@ REGISTER_TYPED_TEST_SUITE_P(DeviceContract, MemoryIsZeroAndAligned,
                             CopiesTheRangesThatAreAskedForAndNothingElse,
                             AnUploadHasReadItsSourceWhenItReturns,
                             MoreMemoryThanThereIsIsRefusedWithTheNumbers,
-                            TheUpdateHasTheBitsOfTheProcessor, ASnapshotIsOfTheMomentThatWasMarked);
+                            TheUpdateHasTheBitsOfTheProcessor,
+                            TheLossAndItsGradientAreThoseOfFloat64,
+                            ATargetThatIsNoClassGivesNoNumber, ASnapshotIsOfTheMomentThatWasMarked);
 
 }  // namespace surefoot

@@ -167,7 +167,7 @@ void DeviceState::update(const StepUpdate& step) {
     update.buffer_changes = update.gradient_sum + step.reducer.buffer_begin();
     update.micro_batches = static_cast<float>(step.micro_batches);
   }
-  device_.update(update);
+  device_.enqueue(update);
   parts_.store_other_buffers(state_);
 }
 

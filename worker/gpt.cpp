@@ -73,7 +73,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 
 class Gpt final : public BuiltInNetwork {
  public:
-  Gpt(const config::Model& model, at::Device device)
+  Gpt(const config::Model& model, Device* device)
       : BuiltInNetwork(device),
         n_layer_(model.n_layer()),
         n_head_(model.n_head()),
@@ -187,7 +187,7 @@ class Gpt final : public BuiltInNetwork {
 }  // namespace
 
 Result<std::unique_ptr<Network>> make_gpt(const config::Model& model, const Dataset& dataset,
-                                          at::Device device) {
+                                          Device* device) {
   if (dataset.input().type != DType::kI64 ||
       dataset.input().shape != std::vector<std::int64_t>{model.block_size()}) {
     return error(

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "worker/dropout.h"
+#include "worker/fused_cross_entropy.h"
 #include "worker/order.h"  // mix
 
 namespace surefoot {
@@ -58,6 +59,12 @@ struct AddDropout : torch::autograd::Function<AddDropout> {
 
 }  // namespace
 
+// A process sees one GPU only (open_device).
+at::Device home_of(const Device* device) {
+  return device != nullptr && device->facts().is_cuda ? at::Device(at::kCUDA, 0)
+                                                      : at::Device(at::kCPU);
+}
+
 void BuiltInNetwork::initial_values(std::uint64_t seed,
                                     const std::function<void(const at::Tensor&)>& take) const {
   const at::NoGradGuard no_grad;
@@ -78,7 +85,12 @@ void BuiltInNetwork::initial_values(std::uint64_t seed,
 }
 
 at::Tensor BuiltInNetwork::loss(const at::Tensor& inputs, const at::Tensor& targets) {
-  return at::cross_entropy_loss(logits(inputs), targets.reshape({-1}));
+  return mean_loss(logits(inputs), targets.reshape({-1}));
+}
+
+at::Tensor BuiltInNetwork::mean_loss(const at::Tensor& answers, const at::Tensor& targets) const {
+  return answers.is_cuda() ? fused_cross_entropy(*device_, answers, targets)
+                           : at::cross_entropy_loss(answers, targets);
 }
 
 Network::Evaluation BuiltInNetwork::evaluate(const at::Tensor& inputs, const at::Tensor& targets) {
@@ -93,7 +105,7 @@ Network::Evaluation BuiltInNetwork::evaluate(const at::Tensor& inputs, const at:
   training_ = true;
   const at::Tensor expected = targets.reshape({-1});
   Evaluation evaluation;
-  evaluation.loss = at::cross_entropy_loss(answers, expected).item<double>();
+  evaluation.loss = mean_loss(answers, expected).item<double>();
   evaluation.right = answers.argmax(1).eq(expected).sum().item<std::int64_t>();
   evaluation.answers = expected.numel();
   return evaluation;
@@ -102,8 +114,8 @@ Network::Evaluation BuiltInNetwork::evaluate(const at::Tensor& inputs, const at:
 at::Tensor BuiltInNetwork::add_parameter(const std::string& name, at::IntArrayRef shape,
                                          Initial initial) {
   // Not touched before the engine re-points it, so these pages are never used.
-  at::Tensor tensor =
-      at::empty(shape, at::TensorOptions(at::kFloat).device(device_)).set_requires_grad(true);
+  at::Tensor tensor = at::empty(shape, at::TensorOptions(at::kFloat).device(home_of(device_)))
+                          .set_requires_grad(true);
   parameters_.push_back({name, tensor});
   parameter_initials_.push_back(initial);
   return tensor;
@@ -111,7 +123,7 @@ at::Tensor BuiltInNetwork::add_parameter(const std::string& name, at::IntArrayRe
 
 at::Tensor BuiltInNetwork::add_buffer(const std::string& name, at::IntArrayRef shape,
                                       at::ScalarType type, double initial) {
-  at::Tensor tensor = at::full(shape, initial, at::TensorOptions(type).device(device_));
+  at::Tensor tensor = at::full(shape, initial, at::TensorOptions(type).device(home_of(device_)));
   buffers_.push_back({name, tensor});
   buffer_initials_.push_back({Initial::kConstant, initial});
   return tensor;

@@ -3,8 +3,9 @@
 //
 // Tensors: `parameters` are trained, `frozen` are constants, both are re-pointed by the engine at
 // memory it must not write. `buffers` are the network's own memory, set before each micro-batch and
-// read after it. All three are named, distinct, contiguous, on the at::Device the network was made
-// for; inputs and targets come on it too. Initial values are on the processor.
+// read after it. All three are named, distinct, contiguous, in the memory of the device that the
+// network was made for (null: the processor); inputs and targets come there too. Initial values are
+// on the processor.
 //
 // Functions throw libtorch's exceptions; the engine turns them into errors.
 #pragma once
@@ -20,6 +21,11 @@
 #include "worker/torch_compat.h"
 
 namespace surefoot {
+
+class Device;
+
+// Where libtorch has the tensors of a process that has this device; null: the processor.
+[[nodiscard]] at::Device home_of(const Device* device);
 
 struct NamedTensor {
   std::string name;
@@ -71,7 +77,7 @@ class Network {
 // A network whose tensors are made from a list of names, shapes and initial distributions.
 class BuiltInNetwork : public Network {
  public:
-  explicit BuiltInNetwork(at::Device device) : device_(device) {}
+  explicit BuiltInNetwork(Device* device) : device_(device) {}
   void initial_values(std::uint64_t seed,
                       const std::function<void(const at::Tensor&)>& take) const override;
   at::Tensor loss(const at::Tensor& inputs, const at::Tensor& targets) override;
@@ -101,21 +107,22 @@ class BuiltInNetwork : public Network {
   bool training_ = true;
 
  private:
-  at::Device device_;
+  [[nodiscard]] at::Tensor mean_loss(const at::Tensor& answers, const at::Tensor& targets) const;
+
+  Device* device_;
   std::vector<Initial> parameter_initials_;
   std::vector<Initial> buffer_initials_;
 };
 
 [[nodiscard]] Result<std::unique_ptr<Network>> make_mlp(const config::Model& model,
-                                                        const Dataset& dataset, at::Device device);
+                                                        const Dataset& dataset, Device* device);
 [[nodiscard]] Result<std::unique_ptr<Network>> make_resnet(const config::Model& model,
-                                                           const Dataset& dataset,
-                                                           at::Device device);
+                                                           const Dataset& dataset, Device* device);
 [[nodiscard]] Result<std::unique_ptr<Network>> make_gpt(const config::Model& model,
-                                                        const Dataset& dataset, at::Device device);
+                                                        const Dataset& dataset, Device* device);
 // Loads the user's module file.
 [[nodiscard]] Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model,
-                                                                at::Device device);
+                                                                Device* device);
 
 [[nodiscard]] at::ScalarType scalar_type(DType type);
 // Nothing: a type that a state cannot hold.

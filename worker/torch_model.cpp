@@ -428,7 +428,7 @@ Result<EvaluationSums> TorchModel::evaluate(const BatchBuffer& batch) {
 }
 
 Result<std::unique_ptr<Network>> make_network(const config::Model& model, const Dataset& dataset,
-                                              at::Device device) {
+                                              Device* device) {
   switch (model.kind()) {
     case config::Model::mlp:
       return make_mlp(model, dataset, device);
@@ -448,13 +448,10 @@ Result<std::unique_ptr<Network>> make_network(const config::Model& model, const 
 
 Result<std::unique_ptr<Model>> make_model(const config::Job& job, const Dataset& dataset,
                                           Device* device) {
-  // The process sees one GPU only (open_device).
-  const at::Device home = device != nullptr && device->facts().is_cuda ? at::Device(at::kCUDA, 0)
-                                                                       : at::Device(at::kCPU);
   try {
-    SUREFOOT_ASSIGN(auto network, make_network(job.model(), dataset, home));
+    SUREFOOT_ASSIGN(auto network, make_network(job.model(), dataset, device));
     return std::unique_ptr<Model>(
-        std::make_unique<TorchModel>(std::move(network), dataset, job, home));
+        std::make_unique<TorchModel>(std::move(network), dataset, job, home_of(device)));
   } catch (const std::exception& e) {
     return failed("model", e);
   }

@@ -40,9 +40,9 @@ class TorchScript final : public Network {
  public:
   // Sorts the module's attributes: trained, constant, state that moves, and numbers that must not
   // move since no checkpoint holds them.
-  static Result<std::unique_ptr<Network>> load(const std::string& path, at::Device device) {
+  static Result<std::unique_ptr<Network>> load(const std::string& path, Device* device) {
     auto network = std::unique_ptr<TorchScript>(new TorchScript(path));
-    network->module_ = torch::jit::load(path, device);
+    network->module_ = torch::jit::load(path, home_of(device));
     network->module_.train();
     std::vector<Attribute> all;
     collect(network->module_, "", all);
@@ -81,7 +81,7 @@ class TorchScript final : public Network {
   void initial_values(std::uint64_t,
                       const std::function<void(const at::Tensor&)>& take) const override {
     // Those in the file: this module's own tensors point at the training state by now.
-    const auto fresh = load(path_, at::kCPU);
+    const auto fresh = load(path_, nullptr);
     if (!fresh) throw std::runtime_error(fresh.error().message);
     const auto& network = static_cast<const TorchScript&>(**fresh);
     for (const NamedTensor& entry : network.parameters_) take(entry.tensor);
@@ -180,7 +180,7 @@ class TorchScript final : public Network {
 
 }  // namespace
 
-Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model, at::Device device) {
+Result<std::unique_ptr<Network>> make_torchscript(const config::Model& model, Device* device) {
   // Rule (user modules): with the profiling executor's optimisation on, the first call in a process
   // gives other gradient bits than the second.
   torch::jit::setGraphExecutorOptimize(false);

@@ -23,8 +23,7 @@ Status check_classifier(const Dataset& dataset, std::string_view kind) {
 
 class Mlp final : public BuiltInNetwork {
  public:
-  Mlp(const config::Model& model, const Dataset& dataset, at::Device device)
-      : BuiltInNetwork(device) {
+  Mlp(const config::Model& model, const Dataset& dataset, Device* device) : BuiltInNetwork(device) {
     dropout_ = model.dropout();
     std::int64_t width = dataset.input().elements();
     widths_.push_back(width);
@@ -70,7 +69,7 @@ class Mlp final : public BuiltInNetwork {
 // torchvision.
 class ResNet final : public BuiltInNetwork {
  public:
-  ResNet(const config::Model& model, const Dataset& dataset, at::Device device)
+  ResNet(const config::Model& model, const Dataset& dataset, Device* device)
       : BuiltInNetwork(device), width_(model.width()), blocks_(model.blocks()) {
     dropout_ = model.dropout();
     const std::vector<std::int64_t>& shape = dataset.input().shape;
@@ -188,13 +187,13 @@ class ResNet final : public BuiltInNetwork {
 }  // namespace
 
 Result<std::unique_ptr<Network>> make_mlp(const config::Model& model, const Dataset& dataset,
-                                          at::Device device) {
+                                          Device* device) {
   SUREFOOT_TRY(check_classifier(dataset, "mlp"));
   return std::unique_ptr<Network>(std::make_unique<Mlp>(model, dataset, device));
 }
 
 Result<std::unique_ptr<Network>> make_resnet(const config::Model& model, const Dataset& dataset,
-                                             at::Device device) {
+                                             Device* device) {
   SUREFOOT_TRY(check_classifier(dataset, "resnet"));
   if (dataset.input().shape.size() != 3) {
     return error(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/nccl/load.h"
 #include "common/check.h"
 
 namespace surefoot::cuda {
@@ -120,16 +121,10 @@ cudaError_t finish_tree(const FinishTree& work, const DeviceTree& tree, cudaStre
 }
 
 cudaError_t load_kernels() {
-  cudaFuncAttributes attributes;
-  for (const void* function :
-       {reinterpret_cast<const void*>(add_up_kernel), reinterpret_cast<const void*>(pack_kernel),
-        reinterpret_cast<const void*>(unpack_kernel),
-        reinterpret_cast<const void*>(finish_tree_kernel)}) {
-    if (const cudaError_t answer = cudaFuncGetAttributes(&attributes, function);
-        answer != cudaSuccess)
-      return answer;
-  }
-  return cudaSuccess;
+  return load({reinterpret_cast<const void*>(add_up_kernel),
+               reinterpret_cast<const void*>(pack_kernel),
+               reinterpret_cast<const void*>(unpack_kernel),
+               reinterpret_cast<const void*>(finish_tree_kernel)});
 }
 
 }  // namespace surefoot::cuda

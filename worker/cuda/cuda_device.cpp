@@ -6,7 +6,7 @@
 #include "collectives/nccl/nccl_host_id.h"
 #include "collectives/nccl/nccl_stream.h"
 #include "common/log.h"
-#include "worker/cuda/update.h"
+#include "worker/cuda/kernels.h"
 
 namespace surefoot {
 namespace {
@@ -53,7 +53,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int devices_of_node,
   device->facts_.numerics = fmt::format("{}, {} SMs, capability {}.{}, CUDA {}.{}", properties.name,
                                         properties.multiProcessorCount, properties.major,
                                         properties.minor, runtime / 1000, runtime % 1000 / 10);
-  SUREFOOT_TRY(checked(load_update(), "loading the kernels of the update"));
+  SUREFOOT_TRY(checked(cuda::load_update(), "loading the kernels of the update"));
+  SUREFOOT_TRY(checked(cuda::load_cross_entropy(), "loading the kernels of the loss"));
   SUREFOOT_TRY(checked(cudaStreamCreateWithFlags(&device->copies_, cudaStreamNonBlocking),
                        "cudaStreamCreate"));
   for (cudaEvent_t* event : {&device->done_, &device->marked_, &device->copied_})
@@ -108,8 +109,9 @@ Result<std::unique_ptr<DeviceStream>> CudaDevice::connect(Communicator& communic
   return std::unique_ptr<DeviceStream>(std::move(stream));
 }
 
-void CudaDevice::update(const DeviceUpdate& update) {
-  note(launch_update(update, computation_), "the update");
+void CudaDevice::enqueue(const Computation& work) {
+  const char* const name = std::holds_alternative<DeviceUpdate>(work) ? "the update" : "the loss";
+  note(std::visit([&](const auto& one) { return cuda::launch(one, computation_); }, work), name);
 }
 
 Status CudaDevice::wait(Time deadline, std::string_view what) {

@@ -31,7 +31,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<DeviceStream>> connect(
       Communicator& communicator, const Place& place, std::function<void(std::string)> failed,
       Time deadline) override;
-  void update(const DeviceUpdate& update) override;
+  void enqueue(const Computation& work) override;
   Status wait(Time deadline, std::string_view what) override;
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
   Status mark() override;

@@ -26,7 +26,7 @@ class Refused : public ::testing::Test {
 TEST_F(Refused, NothingIsMarkedAfterAnUpdateThatWasRefused) {
   ASSERT_TRUE(device_->mark());
   fake_gpu::refuse_next_launch(cudaErrorIllegalAddress);
-  device_->update({});
+  device_->enqueue(DeviceUpdate{});
   expect_named(device_->mark());
   expect_named(device_->wait(now() + std::chrono::seconds(10), "the test"));
 }

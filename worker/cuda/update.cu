@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "worker/cuda/update.h"
+#include "collectives/nccl/load.h"
+#include "worker/cuda/kernels.h"
 
-namespace surefoot {
+namespace surefoot::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -62,18 +63,11 @@ __global__ void change_buffers(std::int64_t elements, float micro_batches, const
 }  // namespace
 
 cudaError_t load_update() {
-  cudaFuncAttributes attributes;
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(adamw), reinterpret_cast<const void*>(sgd),
-        reinterpret_cast<const void*>(change_buffers)}) {
-    if (const cudaError_t failed = cudaFuncGetAttributes(&attributes, kernel);
-        failed != cudaSuccess)
-      return failed;
-  }
-  return cudaSuccess;
+  return load({reinterpret_cast<const void*>(adamw), reinterpret_cast<const void*>(sgd),
+               reinterpret_cast<const void*>(change_buffers)});
 }
 
-cudaError_t launch_update(const DeviceUpdate& update, cudaStream_t stream) {
+cudaError_t launch(const DeviceUpdate& update, cudaStream_t stream) {
   const int blocks = blocks_for(update.elements);
   if (const auto* s = std::get_if<AdamWScalars>(&update.scalars)) {
     adamw<<<blocks, kThreads, 0, stream>>>(update.elements, *s, update.decayed,
@@ -92,4 +86,4 @@ cudaError_t launch_update(const DeviceUpdate& update, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-}  // namespace surefoot
+}  // namespace surefoot::cuda

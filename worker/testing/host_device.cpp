@@ -5,10 +5,13 @@
 #include <thread>
 
 #include "collectives/testing/host_stream.h"
+#include "worker/cross_entropy_kernel.h"
 
 namespace surefoot::testing {
 
-void update_on_host(const DeviceUpdate& update) {
+namespace {
+
+void compute(const DeviceUpdate& update) {
   const ElementRange* next = update.decayed;
   const ElementRange* const end = update.decayed + update.decayed_count;
   for (std::int64_t i = 0; i < update.elements; ++i) {
@@ -28,6 +31,39 @@ void update_on_host(const DeviceUpdate& update) {
     update.buffers[i] =
         changed_buffer(update.buffers[i], update.buffer_changes[i], update.micro_batches);
   }
+}
+
+template <class Body>
+void for_each_row(const Logits& logits, const Body& body) {
+  for (std::int64_t row = 0; row < logits.rows; ++row)
+    body(kernel::HostBlock(row, kernel::threads_for(logits)));
+}
+
+void compute(const CrossEntropy& work) {
+  kernel::RowMemory memory;
+  for_each_row(work.logits, [&](const kernel::HostBlock& block) {
+    if (work.logits.format == NumberFormat::kBf16) {
+      kernel::cross_entropy<kernel::Bf16>(block, work, memory);
+    } else {
+      kernel::cross_entropy<float>(block, work, memory);
+    }
+  });
+}
+
+void compute(const CrossEntropyGradient& work) {
+  for_each_row(work.logits, [&](const kernel::HostBlock& block) {
+    if (work.logits.format == NumberFormat::kBf16) {
+      kernel::cross_entropy_gradient<kernel::Bf16>(block, work);
+    } else {
+      kernel::cross_entropy_gradient<float>(block, work);
+    }
+  });
+}
+
+}  // namespace
+
+void compute_on_host(const Computation& work) {
+  std::visit([](const auto& one) { compute(one); }, work);
 }
 
 HostDevice::HostDevice() {
@@ -51,9 +87,9 @@ Result<std::unique_ptr<DeviceStream>> HostDevice::connect(Communicator& communic
   return std::unique_ptr<DeviceStream>(std::make_unique<HostStream>(communicator));
 }
 
-void HostDevice::update(const DeviceUpdate& update) {
-  SUREFOOT_CHECK(!owes_snapshot_);
-  update_on_host(update);
+void HostDevice::enqueue(const Computation& work) {
+  if (std::holds_alternative<DeviceUpdate>(work)) SUREFOOT_CHECK(!owes_snapshot_);
+  compute_on_host(work);
 }
 
 Status HostDevice::upload(std::span<const std::byte> from, std::byte* to, Time) {

@@ -18,8 +18,8 @@
 
 namespace surefoot::testing {
 
-// What launch_update() of a GPU enqueues (update.h), element by element.
-void update_on_host(const DeviceUpdate& update);
+// What a GPU's kernels do, on memory of the host.
+void compute_on_host(const Computation& work);
 
 class HostDevice final : public Device {
  public:
@@ -31,7 +31,7 @@ class HostDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<DeviceStream>> connect(
       Communicator& communicator, const Place& place, std::function<void(std::string)> failed,
       Time deadline) override;
-  void update(const DeviceUpdate& update) override;
+  void enqueue(const Computation& work) override;
   Status wait(Time, std::string_view) override { return {}; }
   Status upload(std::span<const std::byte> from, std::byte* to, Time deadline) override;
   Status mark() override;

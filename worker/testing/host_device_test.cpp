@@ -15,7 +15,7 @@ namespace {
 TEST(HostDeviceDeathTest, AnUpdateOverASnapshotUnderWayEndsTheProcess) {
   HostDevice device;
   ASSERT_TRUE(device.mark());
-  EXPECT_DEATH(device.update({}), "owes_snapshot_");
+  EXPECT_DEATH(device.enqueue(DeviceUpdate{}), "owes_snapshot_");
 }
 
 }  // namespace
