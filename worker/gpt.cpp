@@ -150,17 +150,21 @@ class Gpt final : public BuiltInNetwork {
   at::Tensor attention(const at::Tensor& x, const Block& block, std::int64_t batch,
                        std::int64_t time) const {
     const std::int64_t head = n_embd_ / n_head_;
-    // [3, batch, heads, time, head]
-    const at::Tensor qkv = at::addmm(block.c_attn.bias, x, block.c_attn.weight)
-                               .view({batch, time, 3, n_head_, head})
-                               .permute({2, 0, 3, 1, 4});
+    const at::Tensor qkv = at::addmm(block.c_attn.bias, x, block.c_attn.weight);
     const double p = training_ ? dropout_ : 0;
     at::Tensor y;
     if (x.is_cuda()) {
-      y = causal_attention(qkv[0], qkv[1], qkv[2], p);
+      // Split where they lie side by side: the gradients are put together again in one copy.
+      const auto parts = qkv.view({batch, time, 3 * n_embd_}).split(n_embd_, 2);
+      const auto heads = [&](const at::Tensor& part) {
+        return part.view({batch, time, n_head_, head}).transpose(1, 2);
+      };
+      y = causal_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]), p);
     } else {
       // One copy for all three.
-      y = CausalAttention::apply(qkv.reshape({3, batch * n_head_, time, head}), p,
+      const at::Tensor in_heads =
+          qkv.view({batch, time, 3, n_head_, head}).permute({2, 0, 3, 1, 4});
+      y = CausalAttention::apply(in_heads.reshape({3, batch * n_head_, time, head}), p,
                                  p > 0 ? draw_key() : 0)
               .view({batch, n_head_, time, head});
     }
