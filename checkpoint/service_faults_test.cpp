@@ -361,13 +361,17 @@ TEST_F(ServiceTest, IsStartedAtMostOnceInAWhileByWhoMayNotWait) {
   };
   ServiceStarter starter(arena_, launch_);
   // When it is looked, and how many have been started by then: pauses of 2, 4, 8 s.
-  const std::vector<std::pair<Duration, std::int64_t>> looks = {
-      {0s, 1}, {1s, 1}, {1999ms, 1}, {2s, 2}, {5s, 2}, {6s, 3}, {13s, 3}, {14s, 4}};
+  struct Look {
+    Duration after;
+    std::int64_t started;
+  };
   const Time begun = now();
-  for (const auto& [after, expected] : looks) {
+  for (const Look look :
+       {Look{0s, 1}, {1s, 1}, {1999ms, 1}, {2s, 2}, {5s, 2}, {6s, 3}, {13s, 3}, {14s, 4}}) {
     // The one before has ended, so that only time is in the way.
-    ASSERT_TRUE(eventually([&] { return starter.look(begun + after) && count() >= expected; }));
-    EXPECT_EQ(count(), expected) << seconds(after);
+    ASSERT_TRUE(
+        eventually([&] { return starter.look(begun + look.after) && count() >= look.started; }));
+    EXPECT_EQ(count(), look.started) << seconds(look.after);
   }
 }
 
