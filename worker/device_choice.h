@@ -1,9 +1,5 @@
-// Which GPU a worker takes, and the environment that shows it only that one: pure.
-//
-// The list is resources.devices; without it the GPUs that CUDA_VISIBLE_DEVICES names (a batch
-// system's, say); without that 0, 1, 2, ... as nvidia-smi counts. Local rank r takes entry r modulo
-// the list's length where resources.devices is given, else entry r. An index in resources.devices
-// counts within CUDA_VISIBLE_DEVICES where that is set, as it does for other programs.
+// The environment that shows a worker the GPU that it takes, and only that one: pure. Which it is:
+// configs/devices.h.
 #pragma once
 
 #include <map>

@@ -138,9 +138,10 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
 // ---- GPUs ----
 
 void add_gpus(const Subject& subject, std::vector<Check>& checks) {
-  const GpuNeed need = subject.has_job ? gpu_need_of(subject.job.resources(), subject.workers())
-                                       : GpuNeed{.use = GpuUse::kUnknown};
-  for (Check& check : gpu_checks(need, subject.programs, kPatience))
+  const GpuNeed need =
+      subject.has_job ? gpu_need_of(subject.job.resources(), visible_devices(), subject.workers())
+                      : GpuNeed{.use = GpuUse::kUnknown};
+  for (Check& check : gpu_checks(need, subject.programs, kGpuPatience))
     checks.push_back(std::move(check));
 }
 
