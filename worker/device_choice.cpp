@@ -3,7 +3,6 @@
 #include <set>
 
 #include "configs/devices.h"
-#include "configs/machines.h"
 
 namespace surefoot {
 Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
@@ -24,18 +23,6 @@ Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
   // cuBLAS adds up in one order only with a workspace of fixed size for each stream.
   choice.environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8";
   return choice;
-}
-
-std::string nccl_interfaces(const std::string& network, const std::vector<InterfaceAddress>& own) {
-  const auto wanted = parse_network(network);
-  if (!wanted) return "";
-  std::set<std::string> names;
-  for (const InterfaceAddress& one : own) {
-    const bool is_in =
-        wanted->interface.empty() ? contains(*wanted, one.address) : one.name == wanted->interface;
-    if (is_in) names.insert(one.name);
-  }
-  return names.empty() ? "" : fmt::format("={}", fmt::join(names, ","));
 }
 
 }  // namespace surefoot

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "common/interfaces.h"
 #include "common/status.h"
 
 namespace surefoot {
@@ -23,10 +22,5 @@ struct DeviceChoice {
 [[nodiscard]] Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
                                                  const std::optional<std::string>& visible,
                                                  int local_rank, int local_size);
-
-// NCCL_SOCKET_IFNAME for the network of the job's machines (resources.network, or what Open MPI was
-// told): the interfaces of this machine with an address in it, "=eth0"; empty: none, NCCL chooses.
-[[nodiscard]] std::string nccl_interfaces(const std::string& network,
-                                          const std::vector<InterfaceAddress>& own);
 
 }  // namespace surefoot

@@ -131,6 +131,7 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
                       NetworkFacts facts = look_at_network("/");
                       facts.wanted = subject.job.resources().network();
                       facts.many_machines = subject.has_hosts();
+                      facts.gpus = subject.job.resources().device() == config::Resources::cuda;
                       asked.say(check_network(facts));
                     }});
 }
