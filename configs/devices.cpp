@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <optional>
+#include <cstdlib>
+#include <sstream>
 
 #include "configs/yaml_tree.h"
 
@@ -46,6 +47,17 @@ std::string in_lower_case(std::string_view text) {
   return out;
 }
 
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> entries;
+  std::istringstream in(text);
+  for (std::string entry; std::getline(in, entry, ',');) {
+    const auto begin = entry.find_first_not_of(' ');
+    if (begin == std::string::npos) continue;
+    entries.push_back(entry.substr(begin, entry.find_last_not_of(' ') - begin + 1));
+  }
+  return entries;
+}
+
 }  // namespace
 
 std::string DeviceName::text() const {
@@ -65,17 +77,50 @@ Result<DeviceName> parse_device(std::string_view entry) {
                quote(entry), kMaxDeviceIndex);
 }
 
-DeviceName device_of(const config::Resources& resources, int local_rank) {
-  if (resources.devices().empty()) return {.index = local_rank};
-  const auto device = parse_device(resources.devices(local_rank % resources.devices_size()));
-  SUREFOOT_CHECK(device.has_value());  // as the loader has seen to
-  return *device;
+DeviceName device_shown(const std::string& entry) {
+  const auto device = parse_device(entry);
+  return device ? *device : DeviceName{.uuid = entry};
 }
 
-std::set<DeviceName> devices_of(const config::Resources& resources, int workers) {
+Result<DeviceName> device_of(const std::vector<std::string>& devices,
+                             const std::optional<std::string>& visible, int local_rank) {
+  const auto rank = static_cast<std::size_t>(local_rank);
+  std::optional<std::vector<std::string>> shown;
+  if (visible) shown = split(*visible);
+  if (devices.empty() && !shown) return DeviceName{.index = local_rank};
+  if (devices.empty()) {
+    if (rank < shown->size()) return device_shown((*shown)[rank]);
+    return error(
+        Code::kInvalid,
+        "resources.device: there is no GPU for local rank {}: CUDA_VISIBLE_DEVICES shows "
+        "{}. Fewer resources.workers_per_node, or resources.devices with each GPU as often "
+        "as workers are to share it",
+        local_rank, shown->size());
+  }
+  const std::string& entry = devices[rank % devices.size()];
+  const DeviceName named = device_shown(entry);
+  if (!shown || named.index < 0) return named;
+  if (static_cast<std::size_t>(named.index) < shown->size())
+    return device_shown((*shown)[static_cast<std::size_t>(named.index)]);
+  return error(Code::kInvalid,
+               "resources.devices: there is no GPU {}: CUDA_VISIBLE_DEVICES shows {} of them",
+               entry, shown->size());
+}
+
+Result<std::set<DeviceName>> devices_of(const config::Resources& resources,
+                                        const std::optional<std::string>& visible, int workers) {
+  const std::vector<std::string> listed(resources.devices().begin(), resources.devices().end());
   std::set<DeviceName> out;
-  for (int rank = 0; rank < workers; ++rank) out.insert(device_of(resources, rank));
+  for (int rank = 0; rank < workers; ++rank) {
+    SUREFOOT_ASSIGN(DeviceName device, device_of(listed, visible, rank));
+    out.insert(std::move(device));
+  }
   return out;
+}
+
+std::optional<std::string> visible_devices() {
+  const char* const value = std::getenv("CUDA_VISIBLE_DEVICES");
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
 }  // namespace surefoot

@@ -10,14 +10,14 @@ using testing::HasSubstr;
 
 constexpr const char* kUuid = "1b2c3d4e-0000-1111-2222-0123456789ab";
 
-config::Resources with_devices(const std::vector<std::string>& entries) {
+std::vector<std::string> texts_of(const std::vector<std::string>& devices, int workers,
+                                  const std::optional<std::string>& visible = {}) {
   config::Resources resources;
-  for (const std::string& entry : entries) resources.add_devices(entry);
-  return resources;
-}
-std::vector<std::string> texts_of(const std::set<DeviceName>& devices) {
+  for (const std::string& entry : devices) resources.add_devices(entry);
+  const auto found = devices_of(resources, visible, workers);
+  if (!found) return {found.error().message};
   std::vector<std::string> out;
-  for (const DeviceName& device : devices) out.push_back(device.text());
+  for (const DeviceName& device : *found) out.push_back(device.text());
   return out;
 }
 
@@ -52,17 +52,27 @@ TEST(Device, IsNothingElse) {
 }
 
 TEST(Device, OfAWorkerIsTheEntryOfItsRankFromTheFrontAgainWhereTheyEnd) {
-  const config::Resources resources = with_devices({"3", "1", "3"});
   for (const auto& [rank, index] :
        {std::pair(0, 3), std::pair(1, 1), std::pair(2, 3), std::pair(3, 3), std::pair(4, 1)})
-    EXPECT_EQ(device_of(resources, rank).index, index) << rank;
-  EXPECT_THAT(texts_of(devices_of(resources, 5)), ElementsAre("1", "3"));
-  EXPECT_THAT(texts_of(devices_of(resources, 1)), ElementsAre("3"));
+    EXPECT_EQ(device_of({"3", "1", "3"}, {}, rank)->index, index) << rank;
+  EXPECT_THAT(texts_of({"3", "1", "3"}, 5), ElementsAre("1", "3"));
+  EXPECT_THAT(texts_of({"3", "1", "3"}, 1), ElementsAre("3"));
 }
 
 TEST(Device, OfAWorkerIsTheGpuOfItsRankWhereNoneIsNamed) {
-  EXPECT_EQ(device_of({}, 2).index, 2);
-  EXPECT_THAT(texts_of(devices_of({}, 3)), ElementsAre("0", "1", "2"));
+  EXPECT_EQ(device_of({}, {}, 2)->index, 2);
+  EXPECT_THAT(texts_of({}, 3), ElementsAre("0", "1", "2"));
+}
+
+TEST(Device, OfAWorkerIsAmongThoseThatABatchSystemShows) {
+  const std::string uuid = std::string("GPU-") + kUuid;
+  EXPECT_THAT(texts_of({}, 2, "4,6,7"), ElementsAre("4", "6"));
+  EXPECT_THAT(texts_of({"1"}, 2, "4, 6"), ElementsAre("6")) << "an index counts among them";
+  EXPECT_THAT(texts_of({uuid}, 1, "4,6"), ElementsAre(uuid));
+  EXPECT_THAT(texts_of({"0"}, 1, "GPU-1b2c"), ElementsAre("GPU-1b2c")) << "CUDA takes a beginning";
+  EXPECT_THAT(texts_of({}, 3, "4,6"), ElementsAre(HasSubstr("no GPU for local rank 2")));
+  EXPECT_THAT(texts_of({"2"}, 1, "4,6"), ElementsAre(HasSubstr("there is no GPU 2")));
+  EXPECT_THAT(texts_of({}, 1, ""), ElementsAre(HasSubstr("shows 0"))) << "all are hidden";
 }
 
 }  // namespace

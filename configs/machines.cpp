@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "configs/yaml_tree.h"
@@ -239,6 +240,18 @@ Result<PortRange> parse_ports(std::string_view text) {
                  "found {}, allowed is FIRST-LAST from 1024 to 65535, at least {} ports",
                  quote(text), kMinPorts);
   return PortRange{*first, *last};
+}
+
+std::string nccl_interfaces(const std::string& network, const std::vector<InterfaceAddress>& own) {
+  const auto wanted = parse_network(network);
+  if (!wanted) return "";
+  std::set<std::string> names;
+  for (const InterfaceAddress& one : own) {
+    const bool is_in =
+        wanted->interface.empty() ? contains(*wanted, one.address) : one.name == wanted->interface;
+    if (is_in) names.insert(one.name);
+  }
+  return names.empty() ? "" : fmt::format("={}", fmt::join(names, ","));
 }
 
 }  // namespace surefoot

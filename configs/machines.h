@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/interfaces.h"
 #include "common/status.h"
 
 namespace surefoot {
@@ -46,6 +47,10 @@ struct Network {
 };
 [[nodiscard]] Result<Network> parse_network(std::string_view text);
 [[nodiscard]] bool contains(const Network& network, const std::string& address);  // of a CIDR
+// NCCL_SOCKET_IFNAME for the network of the job's machines (resources.network, or what Open MPI was
+// told): the interfaces of this machine with an address in it, "=eth0"; empty: none, NCCL chooses.
+[[nodiscard]] std::string nccl_interfaces(const std::string& network,
+                                          const std::vector<InterfaceAddress>& own);
 
 struct PortRange {
   int first = 0;

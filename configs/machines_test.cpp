@@ -128,5 +128,18 @@ TEST(Ports, AreARangeOfAtLeastEight) {
     EXPECT_FALSE(parse_ports(text)) << text;
 }
 
+TEST(NcclInterfaces, AreThoseInTheNetworkOfTheJob) {
+  const std::vector<InterfaceAddress> own = {{"lo", "127.0.0.1"},
+                                             {"docker0", "172.17.0.1"},
+                                             {"eth0", "10.0.0.5"},
+                                             {"eth0", "fe80::1"},
+                                             {"eth1", "10.0.1.5"}};
+  EXPECT_EQ(nccl_interfaces("10.0.0.0/24", own), "=eth0");
+  EXPECT_EQ(nccl_interfaces("10.0.0.0/16", own), "=eth0,eth1");
+  EXPECT_EQ(nccl_interfaces("eth1", own), "=eth1");
+  EXPECT_EQ(nccl_interfaces("192.168.0.0/16", own), "");
+  EXPECT_EQ(nccl_interfaces("", own), "") << "one machine";
+}
+
 }  // namespace
 }  // namespace surefoot

@@ -37,8 +37,8 @@ Result<Fitness> look_before_launch(const config::Job& job, const std::filesystem
                                    const std::vector<std::string>& sets,
                                    const std::filesystem::path& programs) {
   Fitness fitness;
-  const doctor::GpuNeed need =
-      doctor::gpu_need_of(job.resources(), job.resources().workers_per_node().max());
+  const doctor::GpuNeed need = doctor::gpu_need_of(job.resources(), visible_devices(),
+                                                   job.resources().workers_per_node().max());
   if (need.use != doctor::GpuUse::kUsed) return fitness;
   const Duration patience = std::chrono::milliseconds(job.recovery().check_timeout());
   std::vector<doctor::Check> checks = doctor::gpu_checks(need, programs, patience);

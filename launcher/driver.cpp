@@ -35,6 +35,7 @@ NodeContext node_context(const DriverSettings& settings,
                          const std::filesystem::path& arena_folder) {
   NodeContext context;
   context.alone = core::rules_of(settings.job).fleet.alone;
+  context.has_gpus = settings.job.resources().device() == config::Resources::cuda;
   context.arena_folder = arena_folder;
   context.job_id = settings.job_id;
   context.keys = client_half(settings.keys);
@@ -166,9 +167,10 @@ Status Driver::decide_one(const core::Event& event) {
 void Driver::perform(const core::Effect& effect, std::int64_t action) {
   const Attempt attempt = state_.history.attempt;
   if (const auto* start = std::get_if<core::StartService>(&effect)) {
-    const auto& host = state_.fleet[start->node].host;
-    machines_.start_service(*start, host.name,
-                            host.slots > 0 ? host.slots : rules_.fleet.workers_per_node, action);
+    const core::Node& node = state_.fleet[start->node];
+    const int workers = node.host.slots > 0 ? node.host.slots : rules_.fleet.workers_per_node;
+    machines_.start_service(start->node, node.host.name, {start->spare, workers, node.in_gang},
+                            action);
   } else if (const auto* gang = std::get_if<core::LaunchGang>(&effect)) {
     launch(*gang, action);
   } else if (std::holds_alternative<core::RequestDrain>(effect)) {

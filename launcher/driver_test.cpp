@@ -555,6 +555,36 @@ TEST_F(RunOnGpus, LeavesAMachineOfAListOutForItsGpus) {
   EXPECT_EQ(ran.object["attempts"], 0);
 }
 
+// Not at work, and in the life in which they were well.
+TEST_F(RunOnGpus, LooksAgainAtAMachineOfAListThatItStartsAnewOn) {
+  std::ofstream(root_ / "gpus") << "healthy";
+  auto environment = gpus("@" + (root_ / "gpus").string());
+  const ProcessId job =
+      start({"run", "job.yaml", "--json", "--set", "resources.device=cuda", "--set",
+             "resources.hosts=[localhost]", "--set", "recovery.backoff=5s", "--set",
+             "recovery.capacity_timeout=4s", "--fault", "kill:rank=0,step=1", "--faults-count"},
+            environment);
+  const Time until = now() + 30s;
+  const auto said = [&] {
+    const auto text = read_file(root_ / "output");
+    return text ? *text : std::string();
+  };
+  while (said().find("attempt 1: failed") == std::string::npos && now() < until) ::usleep(5000);
+  std::ofstream(root_ / "gpus") << "lost";
+  for (const std::string& pid : processes_naming(root_.string())) {
+    const auto process = process_of(std::stoi(pid));
+    const auto line = read_file("/proc/" + pid + "/cmdline");
+    const std::string program = line ? line->substr(0, line->find('\0')) : "";
+    const bool service = process && program.ends_with("/surefoot-node") &&
+                         line->find("--sample") == std::string::npos;
+    if (service) (void)send_signal(*process, SIGKILL);
+  }
+  const Ran ran = wait(job);
+  EXPECT_EQ(ran.code, 75) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("localhost: resources.device: cuda: gpu 0: NVML says 15"));
+  EXPECT_EQ(ran.object["attempts"], 1);
+}
+
 TEST_F(RunOnGpus, IsValidatedWithAWarningWhereThereIsNone) {
   std::ofstream(root_ / "bin/surefoot-worker.new")
       << "#!/bin/sh\ncase \"$*\" in\n"

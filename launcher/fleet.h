@@ -32,6 +32,9 @@ struct FleetRules {
   Duration grow_after = std::chrono::seconds(60);
   Duration node_backoff = std::chrono::minutes(1);
   bool allow_mixed_hardware = false;
+  // One whose workers have failed is looked over again before it is taken: it has GPUs, which may
+  // have gone.
+  bool looks_again = false;
 };
 
 // A machine that was announced to go and answers so long after its time stays after all. One whose

@@ -135,16 +135,16 @@ std::vector<std::string> Machines::peers_of(core::NodeId node) const {
   return peers;
 }
 
-void Machines::start_service(const core::StartService& effect, const std::string& name, int workers,
+void Machines::start_service(core::NodeId node, const std::string& name, NodeLink::Wanted wanted,
                              std::int64_t action) {
-  Machine& machine = this->machine(effect.node, name);
+  Machine& machine = this->machine(node, name);
   const Duration patience = context_->alone ? kServiceStart : rules_.check_timeout * 9 / 10;
-  machine.commands->start([this, link = machine.link, effect, workers, patience, action,
-                           start = ++machine.starts,
-                           peers = peers_of(effect.node)]() -> Inbox::Item {
-    auto result = link->prepare(effect.spare, peers, workers, now() + patience);
-    return [this, effect, start, action, result = std::move(result)] {
-      prepared(effect.node, start, result, action);
+  wanted.peers = peers_of(node);
+  machine.commands->start([this, link = machine.link, node, patience, action,
+                           start = ++machine.starts, wanted = std::move(wanted)]() -> Inbox::Item {
+    auto result = link->prepare(wanted, now() + patience);
+    return [this, node, start, action, result = std::move(result)] {
+      prepared(node, start, result, action);
     };
   });
 }

@@ -51,8 +51,8 @@ class Machines {
   void set_pace(Duration pace);
   void ask_at_once();  // the watched ones
 
-  // `workers`: that it may have.
-  void start_service(const supervisor::StartService& effect, const std::string& name, int workers,
+  // The peers are added.
+  void start_service(supervisor::NodeId node, const std::string& name, NodeLink::Wanted wanted,
                      std::int64_t action);
   void drain(const supervisor::Fleet& fleet, Attempt attempt, std::int64_t action);
   void tell_everyone(const supervisor::Fleet& fleet, std::int64_t action);

@@ -98,8 +98,7 @@ Result<service::StatusReply> NodeLink::status(std::uint64_t records_from, Time d
   return reply.status();
 }
 
-Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<std::string>& peers,
-                                             int workers, Time deadline) {
+Result<NodeLink::Prepared> NodeLink::prepare(const Wanted& wanted, Time deadline) {
   Prepared prepared{{}, ServiceAddress(context_->arena_folder, context_->keys), {}, {}};
   if (context_->alone) {
     SUREFOOT_TRY(ensure_service(*client_, context_->service, deadline));
@@ -111,14 +110,16 @@ Result<NodeLink::Prepared> NodeLink::prepare(Attempt spare, const std::vector<st
       prepared.address = ServiceAddress::elsewhere(prepared.access.endpoint, context_->keys);
     client_.emplace(prepared.address, context_->job_id);
     service::Request request;
-    request.mutable_end_gang()->set_below(spare.value);
+    request.mutable_end_gang()->set_below(wanted.spare.value);
     SUREFOOT_TRY(call(std::move(request), deadline));
   }
   SUREFOOT_ASSIGN(prepared.status, status(~std::uint64_t{0}, deadline));
   shares_directory_ = prepared.status.shares_directory();
   const std::string boot = prepared.status.boot_id();
-  if (!context_->alone && (checked_boot_.empty() || checked_boot_ != boot)) {
-    SUREFOOT_ASSIGN(const service::Reply reply, look_over(peers, workers, deadline));
+  // A GPU may go in the middle of a life.
+  const bool again = context_->has_gpus && !wanted.at_work;
+  if (!context_->alone && (again || checked_boot_.empty() || checked_boot_ != boot)) {
+    SUREFOOT_ASSIGN(const service::Reply reply, look_over(wanted.peers, wanted.workers, deadline));
     SUREFOOT_ASSIGN(facts_, facts_of(reply.check(), prepared.status, name_));
     checked_boot_ = boot;
     prepared.warnings.assign(reply.check().gpu_warnings().begin(),

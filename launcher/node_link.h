@@ -27,7 +27,8 @@ using BringModel =
 
 // The same for all machines of a job.
 struct NodeContext {
-  bool alone = true;  // the job runs on this machine only
+  bool alone = true;      // the job runs on this machine only
+  bool has_gpus = false;  // and the job is on them
   std::filesystem::path arena_folder;
   std::string job_id;
   ServiceKeys keys;          // the client's half
@@ -54,11 +55,15 @@ class NodeLink {
     std::vector<std::string> warnings = {};
     double flops_per_sample = 0;  // 0: not known
   };
-  // Finds or starts the service, ends what attempts below `spare` have left, and looks the machine
-  // over, once in each of its lives. `peers`: ADDRESS:PORT of the others' services. `workers`: that
-  // it may have.
-  [[nodiscard]] Result<Prepared> prepare(Attempt spare, const std::vector<std::string>& peers,
-                                         int workers, Time deadline);
+  struct Wanted {
+    Attempt spare;                        // what attempts below it have left is ended
+    int workers = 1;                      // that it may have
+    bool at_work = false;                 // the attempt in hand runs on it
+    std::vector<std::string> peers = {};  // ADDRESS:PORT of the others' services
+  };
+  // Finds or starts the service, and looks the machine over: once in each of its lives, and where
+  // the job has GPUs each time that nothing of it runs there.
+  [[nodiscard]] Result<Prepared> prepare(const Wanted& wanted, Time deadline);
 
   Status drain(Attempt attempt);  // blocks for 1 s at the longest
   // All machines of the job go, this one then. Blocks for half of the time until then at the

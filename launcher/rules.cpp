@@ -27,6 +27,7 @@ Rules rules_of(const config::Job& job) {
   fleet.grow_after = ms(recovery.grow_after());
   fleet.node_backoff = ms(recovery.node_backoff());
   fleet.allow_mixed_hardware = resources.allow_mixed_hardware();
+  fleet.looks_again = resources.device() == config::Resources::cuda;
   return rules;
 }
 

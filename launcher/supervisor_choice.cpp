@@ -140,6 +140,13 @@ void Machine::tell_everyone_if_all_go() {
   perform(TellEveryone{});
 }
 
+void Machine::ask_anew(Node& node, const std::string& why) {
+  take_out(node, why, Duration::zero());
+  set_due(node, s_.now);  // also where the list does not name it any more
+  node.tried = false;
+  node.unsure = true;
+}
+
 void Machine::close_gang(const AttemptEnd& end) {
   s_.history.gang.clear();
   const bool failed =
@@ -156,10 +163,7 @@ void Machine::close_gang(const AttemptEnd& end) {
     if (node.up() && (s_.leftover || may_have_restored) && !alone() && !stopping()) {
       // It has answered before its last steps, or after a restart, or may have restored what
       // others held: only itself knows what it holds.
-      take_out(node, "is asked what it holds", Duration::zero());
-      set_due(node, s_.now);  // also where the list does not name it any more
-      node.tried = false;
-      node.unsure = true;
+      ask_anew(node, "is asked what it holds");
     } else if (node.up()) {
       node.ready = std::max(node.ready, held);
       node.stain = Attempt{};
@@ -179,7 +183,10 @@ void Machine::close_gang(const AttemptEnd& end) {
   });
   if (!others_hold) return;
   const Duration pause = strike(rules_.fleet, *culprit, s_.now);
-  if (pause <= Duration::zero()) return;
+  if (pause <= Duration::zero()) {
+    if (rules_.fleet.looks_again && !stopping()) ask_anew(*culprit, "is looked over again");
+    return;
+  }
   take_out(*culprit,
            fmt::format("its workers failed {} times within an hour", culprit->strikes.size()),
            pause);

@@ -102,7 +102,8 @@ class Machine {
   void left_out(Node& node, const std::string& why, bool last = true);
   void lose(Node& node, const std::string& message);
   void arrived(Node& node);
-  void assemble();                         // waits for machines
+  void ask_anew(Node& node, const std::string& why);  // the next launch waits for its answer
+  void assemble();                                    // waits for machines
   void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
   void weigh_growth(bool arrival);
   void tell_everyone_if_all_go();

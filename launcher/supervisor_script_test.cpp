@@ -214,6 +214,7 @@ class Script {
     fleet.min_nodes = static_cast<int>(a.number("nodes", 1));
     fleet.max_nodes = static_cast<int>(a.number("max_nodes", 10));
     fleet.micro_batches = a.number("micro_batches", 1000);
+    fleet.looks_again = a.number("looks_again", 0) != 0;
     return "ok\n";
   }
   std::string set_history(const Arguments& a) {

@@ -1,9 +1,5 @@
-// Which GPU a worker takes, and the environment that shows it only that one: pure.
-//
-// The list is resources.devices; without it the GPUs that CUDA_VISIBLE_DEVICES names (a batch
-// system's, say); without that 0, 1, 2, ... as nvidia-smi counts. Local rank r takes entry r modulo
-// the list's length where resources.devices is given, else entry r. An index in resources.devices
-// counts within CUDA_VISIBLE_DEVICES where that is set, as it does for other programs.
+// The environment that shows a worker the GPU that it takes, and only that one: pure. Which it is:
+// configs/devices.h.
 #pragma once
 
 #include <map>
@@ -11,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "common/interfaces.h"
 #include "common/status.h"
 
 namespace surefoot {
@@ -27,10 +22,5 @@ struct DeviceChoice {
 [[nodiscard]] Result<DeviceChoice> choose_device(const std::vector<std::string>& devices,
                                                  const std::optional<std::string>& visible,
                                                  int local_rank, int local_size);
-
-// NCCL_SOCKET_IFNAME for the network of the job's machines (resources.network, or what Open MPI was
-// told): the interfaces of this machine with an address in it, "=eth0"; empty: none, NCCL chooses.
-[[nodiscard]] std::string nccl_interfaces(const std::string& network,
-                                          const std::vector<InterfaceAddress>& own);
 
 }  // namespace surefoot

@@ -16,9 +16,9 @@
 #include "collectives/mpi/mpi_communicator.h"
 #include "common/log.h"
 #include "configs/job_directory.h"
+#include "configs/machines.h"
 #include "worker/crash_report.h"
 #include "worker/describe.h"
-#include "worker/device_choice.h"
 #include "worker/float_mode.h"
 #include "worker/numerics.h"
 #include "worker/options.h"
@@ -254,6 +254,10 @@ int run(int argc, char** argv) {
   load(worker);
   // Whoever asks for a GPU has to get one, or hear why not before anything starts.
   auto device = open_device(worker.job.job, worker.options.local_rank, worker.options.local_size);
+  // The supervisor has looked before the job began: what has gone since may come back, or another
+  // machine take the place of this one.
+  if (!device && worker.options.supervised())
+    leave(worker, error(Code::kRestart, "{}", device.error().message));
   if (!device) {
     std::fprintf(stderr, "%s\n", device.error().message.c_str());
     return kExitJobFile;

@@ -29,9 +29,14 @@ struct GpuNeed {
   GpuUse use = GpuUse::kUnknown;
   int workers = 0;               // here; kUsed
   std::set<DeviceName> devices;  // that they take; kUsed
-  bool by_name = false;          // resources.devices names them
+  std::string named_by;  // who names them; empty: nobody, each worker takes that of its rank
+  std::string fault;     // there is none for some worker
+  // Where not every worker has a device of its own.
+  [[nodiscard]] bool shares() const { return static_cast<int>(devices.size()) < workers; }
 };
-[[nodiscard]] GpuNeed gpu_need_of(const config::Resources& resources, int workers);
+// `visible`: the workers' CUDA_VISIBLE_DEVICES, or nothing.
+[[nodiscard]] GpuNeed gpu_need_of(const config::Resources& resources,
+                                  const std::optional<std::string>& visible, int workers);
 // "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink". What is wrong with one
 // that the job does not take is a warning.
 [[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, const GpuNeed& need);

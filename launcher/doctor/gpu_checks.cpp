@@ -38,7 +38,8 @@ std::vector<Check> gpu_checks(const GpuNeed& need, const std::filesystem::path& 
 LaunchCheck judge_before_launch(const std::vector<Finding>& findings) {
   LaunchCheck out;
   for (const Finding& finding : findings) {
-    const bool tolerable = finding.check == "gpu clocks" || finding.check == "xid";
+    const bool tolerable =
+        finding.check == "gpu clocks" || finding.check == "gpu memory" || finding.check == "xid";
     const bool unknown = finding.check == "gpu driver" && finding.verdict == Verdict::kNotChecked;
     const bool bad = finding.verdict == Verdict::kBad || unknown;
     if (!bad && finding.verdict != Verdict::kWarn) continue;

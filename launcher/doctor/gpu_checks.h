@@ -13,6 +13,9 @@
 
 namespace surefoot::doctor {
 
+// Without a daemon that keeps it awake a driver takes seconds for each GPU to wake up; arbitrary.
+inline constexpr Duration kGpuPatience = std::chrono::seconds(20);
+
 // "gpu driver" and its devices, "xid", "cuda driver", "cuda runtime", "nccl". `programs`: the
 // folder of the worker's program.
 [[nodiscard]] std::vector<Check> gpu_checks(const GpuNeed& need,
@@ -24,8 +27,9 @@ struct LaunchCheck {
   std::vector<std::string> faults;  // each a line: it is not launched here
   std::vector<std::string> warnings;
 };
-// Pure. What is bad is a fault, but for clocks, which are slow and not wrong, and for errors in the
-// kernel's log, after which the GPU may have been reset. A driver that does not answer is one.
+// Pure. What is bad is a fault, but for clocks, which are slow and not wrong, for memory errors,
+// which end who meets them and harm nobody after, and for errors in the kernel's log, after which
+// the GPU may have been reset. A driver that does not answer is one.
 [[nodiscard]] LaunchCheck judge_before_launch(const std::vector<Finding>& findings);
 // One line of the faults; empty: there are none.
 [[nodiscard]] std::string first_fault(const LaunchCheck& check);

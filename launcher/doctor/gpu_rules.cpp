@@ -75,14 +75,21 @@ Finding lost(const GpuDevice& device) {
                  : "nvidia-smi -q -i " + index_of(device));
 }
 
+// CUDA takes the beginning of a UUID for it.
+bool is_called(const std::string& uuid, const DeviceName& name) {
+  return name.index < 0 && !name.uuid.empty() && uuid.starts_with(name.uuid);
+}
 // Whether the job takes the GPU as a whole, or an instance of it.
+bool is_whole(const GpuDevice& device, const DeviceName& name) {
+  return device.index == name.index || is_called(device.uuid, name);
+}
 bool takes_whole(const GpuNeed& need, const GpuDevice& device) {
-  return need.devices.contains({.index = device.index}) ||
-         need.devices.contains({.uuid = device.uuid});
+  return std::any_of(need.devices.begin(), need.devices.end(),
+                     [&](const DeviceName& name) { return is_whole(device, name); });
 }
 bool has_instance(const GpuDevice& device, const DeviceName& name) {
-  return name.is_mig() && std::find(device.instances.begin(), device.instances.end(), name.uuid) !=
-                              device.instances.end();
+  return std::any_of(device.instances.begin(), device.instances.end(),
+                     [&](const std::string& uuid) { return is_called(uuid, name); });
 }
 std::int64_t instances_taken(const GpuNeed& need, const GpuDevice& device) {
   return std::count_if(need.devices.begin(), need.devices.end(),
@@ -105,6 +112,19 @@ Finding check_device(const GpuDevice& device, const GpuNeed& need) {
     return warn("gpu", found + ", split by MIG: a worker sees one instance",
                 "nvidia-smi -i " + index_of(device) + " -mig 0");
   }
+  if (device.compute_mode == kProhibited) {
+    return bad("gpu", found + ", and its compute mode keeps everybody off",
+               "nvidia-smi -i " + index_of(device) + " -c DEFAULT");
+  }
+  if (device.compute_mode == kExclusiveProcess && need.shares()) {
+    return warn("gpu", found + ", which one process at a time may use, and workers share it",
+                "start NVIDIA's MPS, or nvidia-smi -i " + index_of(device) + " -c DEFAULT");
+  }
+  if (device.compute_mode == kExclusiveProcess && device.processes > 0) {
+    return warn("gpu", found + ", which one process at a time may use, and one does",
+                "nvidia-smi --query-compute-apps=pid,used_memory --format=csv; or nvidia-smi -i " +
+                    index_of(device) + " -c DEFAULT");
+  }
   if (device.memory_used_bytes >= kOthersBytes) {
     return warn(
         "gpu",
@@ -122,7 +142,8 @@ Finding check_device(const GpuDevice& device, const GpuNeed& need) {
 // Of what the job takes, what is not there.
 void add_missing(const GpuFacts& facts, const GpuNeed& need, std::vector<Finding>& findings) {
   const auto gpus = static_cast<int>(facts.devices.size());
-  if (!need.by_name && need.workers > gpus) {
+  if (!need.fault.empty()) return findings.push_back(bad("gpu", need.fault, ""));
+  if (need.named_by.empty() && need.workers > gpus) {
     findings.push_back(
         bad("gpu",
             fmt::format("{} for {}, of which each takes one", count_text(gpus, "GPU", "GPUs"),
@@ -131,17 +152,16 @@ void add_missing(const GpuFacts& facts, const GpuNeed& need, std::vector<Finding
                         "stand for several workers",
                         gpus)));
   }
-  if (!need.by_name) return;
+  if (need.named_by.empty()) return;
   for (const DeviceName& name : need.devices) {
     const bool found =
         std::any_of(facts.devices.begin(), facts.devices.end(), [&](const GpuDevice& device) {
-          return device.index == name.index || (name.index < 0 && device.uuid == name.uuid) ||
-                 has_instance(device, name);
+          return is_whole(device, name) || has_instance(device, name);
         });
     if (found) continue;
     findings.push_back(bad(
         "gpu",
-        fmt::format("resources.devices names {}, and this machine has {}{}", name.text(),
+        fmt::format("{} names {}, and this machine has {}{}", need.named_by, name.text(),
                     count_text(gpus, "GPU", "GPUs"),
                     name.index < 0 ? ", none of this UUID" : fmt::format(", 0 to {}", gpus - 1)),
         "nvidia-smi -L lists them"));
@@ -213,15 +233,28 @@ Finding check_links(const GpuDevice& device) {
   const std::string found = fmt::format("{} of {} links up", device.links_active,
                                         device.links_active + device.links_inactive);
   if (device.links_inactive == 0) return ok(check, found);
-  return bad(check, found,
-             fmt::format("nvidia-smi nvlink -s -i {}; {}", device.index, reset_of(device)));
+  // Some cards and clouds have less of them than the chip: nobody tells which are to be up.
+  return warn(check, found,
+              fmt::format("as many as nvidia-smi nvlink -s -i {} shows of others of its kind here? "
+                          "Else {}",
+                          device.index, reset_of(device)));
 }
 
 }  // namespace
 
-GpuNeed gpu_need_of(const config::Resources& resources, int workers) {
+GpuNeed gpu_need_of(const config::Resources& resources, const std::optional<std::string>& visible,
+                    int workers) {
   if (resources.device() != config::Resources::cuda) return {.use = GpuUse::kUnused};
-  return {GpuUse::kUsed, workers, devices_of(resources, workers), resources.devices_size() > 0};
+  GpuNeed need{.use = GpuUse::kUsed, .workers = workers};
+  if (visible) need.named_by = "CUDA_VISIBLE_DEVICES";
+  if (resources.devices_size() > 0) need.named_by = "resources.devices";
+  auto devices = devices_of(resources, visible, workers);
+  if (devices) {
+    need.devices = *std::move(devices);
+  } else {
+    need.fault = devices.error().message;
+  }
+  return need;
 }
 
 std::vector<Finding> check_gpus(const GpuFacts& facts, const GpuNeed& need) {

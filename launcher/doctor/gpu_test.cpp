@@ -142,11 +142,11 @@ TEST(Gpus, ThrottledByWhatHasTheVerdictOfTheCause) {
   EXPECT_THAT(of(hot, "gpu clocks").found, HasSubstr("too hot (hardware)"));
 }
 
-TEST(Gpus, LinksThatAreDownAmongOthersAreBad) {
+TEST(Gpus, LinksThatAreDownAmongOthersAreAWarningAsSomeCardsHaveFewer) {
   GpuDevice device = healthy();
   device.links_active = 16;
   device.links_inactive = 2;
-  EXPECT_EQ(of(device, "nvlink").verdict, Verdict::kBad);
+  EXPECT_EQ(of(device, "nvlink").verdict, Verdict::kWarn);
   EXPECT_THAT(of(device, "nvlink").found, HasSubstr("16 of 18"));
   device.links_active = 0;
   EXPECT_EQ(of(device, "nvlink").verdict, Verdict::kOk) << "no bridge was ever put in";
@@ -183,11 +183,12 @@ GpuFacts machine_with(int gpus) {
   }
   return facts;
 }
-GpuNeed job_with(int workers, const std::vector<std::string>& devices = {}) {
+GpuNeed job_with(int workers, const std::vector<std::string>& devices = {},
+                 const std::optional<std::string>& visible = {}) {
   config::Resources resources;
   resources.set_device(config::Resources::cuda);
   for (const std::string& device : devices) resources.add_devices(device);
-  return gpu_need_of(resources, workers);
+  return gpu_need_of(resources, visible, workers);
 }
 std::vector<std::string> bad_lines(const GpuFacts& facts, const GpuNeed& need) {
   std::vector<std::string> lines;
@@ -221,6 +222,38 @@ TEST(GpusOfAJob, ThatItDoesNotTakeAreWarnedOfOnly) {
   EXPECT_THAT(bad_lines(facts, job_with(1, {"1"})), SizeIs(0));
   EXPECT_THAT(bad_lines(facts, job_with(1, {uuid_of(1)})), SizeIs(0));
   EXPECT_THAT(bad_lines(facts, job_with(1)), ElementsAre("NVML says 15: GPU is lost"));
+}
+
+TEST(GpusOfAJob, AreAmongThoseThatABatchSystemShows) {
+  GpuFacts facts = machine_with(4);
+  facts.devices[0].nvml_code = kNvmlGpuIsLost;
+  facts.devices[0].fault = "NVML says 15: GPU is lost";
+  EXPECT_THAT(bad_lines(facts, job_with(2, {}, "2,3")), SizeIs(0)) << "0 is another job's";
+  EXPECT_THAT(bad_lines(facts, job_with(1, {"1"}, "2,0")), ElementsAre(HasSubstr("lost")));
+  EXPECT_THAT(bad_lines(facts, job_with(3, {}, "2,3")),
+              ElementsAre(HasSubstr("CUDA_VISIBLE_DEVICES shows 2.")));
+  EXPECT_THAT(bad_lines(facts, job_with(1, {}, "7")),
+              ElementsAre("CUDA_VISIBLE_DEVICES names 7, and this machine has 4 GPUs, 0 to 3"));
+  EXPECT_THAT(bad_lines(machine_with(1), job_with(1, {}, uuid_of(0).substr(0, 12))), SizeIs(0));
+  EXPECT_THAT(bad_lines(machine_with(1), job_with(1, {}, "NoDevFiles")),
+              ElementsAre(HasSubstr("names NoDevFiles")));
+}
+
+TEST(GpusOfAJob, MustLetItsWorkersIn) {
+  GpuFacts facts = machine_with(2);
+  facts.devices[1].compute_mode = kProhibited;
+  EXPECT_THAT(bad_lines(facts, job_with(1)), SizeIs(0)) << "the job does not take it";
+  EXPECT_THAT(bad_lines(facts, job_with(2)), ElementsAre(HasSubstr("keeps everybody off")));
+  const auto of_first = [](const GpuFacts& facts, const GpuNeed& need) {
+    return of(check_gpus(facts, need), "gpu");
+  };
+  facts = machine_with(1);
+  facts.devices[0].compute_mode = kExclusiveProcess;
+  EXPECT_EQ(of_first(facts, job_with(1)).verdict, Verdict::kOk);
+  EXPECT_THAT(of_first(facts, job_with(2, {"0"})).found, HasSubstr("workers share it"));
+  EXPECT_THAT(of_first(facts, job_with(2, {"0"})).cure, HasSubstr("MPS"));
+  facts.devices[0].processes = 1;
+  EXPECT_THAT(of_first(facts, job_with(1)).found, HasSubstr("and one does"));
 }
 
 TEST(GpusOfAJob, InstancesOfASplitGpuAreFoundByTheirUuid) {
@@ -260,6 +293,17 @@ TEST(BeforeALaunch, WhatIsBadIsAFaultAndTheFirstIsSaidInOneLine) {
       "resources.device: cpu (containers: --gpus all)");
   EXPECT_EQ(first_fault({}), "");
   EXPECT_THAT(first_fault({{"a", "b", "c"}, {}}), HasSubstr("and 2 more"));
+}
+
+TEST(BeforeALaunch, MemoryErrorsThatWereAndLinksThatAreDownKeepNobodyFromTraining) {
+  GpuFacts facts = machine_with(1);
+  facts.devices[0].uncorrected = 1;
+  facts.devices[0].links_active = 12;
+  facts.devices[0].links_inactive = 6;
+  const LaunchCheck check = judge_before_launch(check_gpus(facts, job_with(1)));
+  EXPECT_THAT(check.faults, SizeIs(0));
+  EXPECT_THAT(check.warnings,
+              ElementsAre(HasSubstr("1 uncorrected errors"), HasSubstr("12 of 18 links up")));
 }
 
 TEST(BeforeALaunch, ClocksAndOldErrorsAreWarningsAndADriverThatHangsAFault) {

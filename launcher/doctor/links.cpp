@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "common/file.h"
+#include "configs/machines.h"
 #include "launcher/format.h"
 
 namespace surefoot::doctor {
@@ -119,17 +120,20 @@ Finding check_network(const NetworkFacts& facts) {
     }
     const auto chosen = choose_address(facts.wanted, facts.ssh_connection, own);
     if (!chosen) return bad(check, "this machine " + chosen.error().message, "resources.network");
-    return ok(check, fmt::format("{}; services listen on {}, MPI uses {}", found, *chosen,
-                                 mpi_network(facts.wanted, {})));
+    found +=
+        fmt::format("; services listen on {}, MPI uses {}", *chosen, mpi_network(facts.wanted, {}));
+    if (facts.gpus && facts.nccl_interfaces.empty())
+      found += ", NCCL " + nccl_interfaces(facts.wanted, own);
+    return ok(check, found);
   }
   if (!facts.many_machines)
     return ok(check, found + "; workers of one machine use shared memory and loopback");
   if (all.empty())
     return bad(check, found + ", and the job names other machines",
                "ip address; resources.network");
-  return ok(check, found +
-                       "; services listen where ssh comes in (see host), MPI uses the smallest "
-                       "network that holds those addresses");
+  return ok(check, fmt::format("{}; services listen where ssh comes in (see host), MPI {} the "
+                               "smallest network that holds those addresses",
+                               found, facts.gpus ? "and NCCL use" : "uses"));
 }
 
 }  // namespace surefoot::doctor

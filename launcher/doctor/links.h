@@ -32,6 +32,7 @@ struct NetworkFacts {
   std::vector<Interface> interfaces;  // that are up and have an address
   std::string wanted;                 // resources.network
   bool many_machines = false;         // the job names others
+  bool gpus = false;                  // and is on GPUs
   std::string ssh_connection;         // SSH_CONNECTION
   std::string nccl_interfaces;        // NCCL_SOCKET_IFNAME
 };

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
@@ -268,6 +269,12 @@ TEST(Network, ThatTheJobAsksForIsUsedOrMissed) {
   facts.wanted = "10.0.0.0/16";
   EXPECT_THAT(check_network(facts).found,
               HasSubstr("services listen on 10.0.0.5, MPI uses 10.0.0.0/16"));
+  EXPECT_THAT(check_network(facts).found, Not(HasSubstr("NCCL")));
+  facts.gpus = true;
+  EXPECT_THAT(check_network(facts).found, HasSubstr("MPI uses 10.0.0.0/16, NCCL =eth0"));
+  facts.nccl_interfaces = "docker0";
+  EXPECT_THAT(check_network(facts).found, HasSubstr("; NCCL_SOCKET_IFNAME=docker0; services"));
+  EXPECT_THAT(check_network(facts).found, Not(HasSubstr("NCCL =")));
   facts.wanted = "192.168.0.0/16";
   const Finding missed = check_network(facts);
   EXPECT_EQ(missed.verdict, Verdict::kBad);

@@ -82,22 +82,25 @@ void GpuWatch::hear() {
 
 std::vector<service::GpuStatus> GpuWatch::look(int workers) {
   std::erase_if(left_, [](const ProcessId& child) { return poll_exit(child).has_value(); });
-  const std::set<DeviceName> wanted = devices_of(resources_, workers);
-  if (wanted != devices_) {
+  auto wanted = devices_of(resources_, visible_devices(), workers);
+  if (!wanted) return {};  // nor can any worker be
+  if (*wanted != devices_) {
     end();
     newest_.clear();
-    devices_ = wanted;
+    devices_ = *std::move(wanted);
     if (!devices_.empty()) begin();
   }
   if (devices_.empty()) return {};
   hear();
   if (process_ && poll_exit(*process_)) {
+    hear();  // what it has said since
     process_.reset();
     end();
   }
   if (now() - std::max(begun_, heard_) > kPause) {
     end();
-    begin();
+    // What one hangs in, in the kernel, the next would hang in too.
+    if (left_.empty()) begin();
   }
   std::vector<service::GpuStatus> out = newest_;
   for (service::GpuStatus& gpu : out) {
@@ -111,20 +114,24 @@ int sample_gpus(const std::string& devices, int life, int to) {
   std::set<DeviceName> wanted;
   for (std::size_t start = 0; start <= devices.size();) {
     const std::size_t comma = std::min(devices.find(',', start), devices.size());
-    const auto device = parse_device(std::string_view(devices).substr(start, comma - start));
-    if (!device) return 64;
-    wanted.insert(*device);
+    wanted.insert(device_shown(devices.substr(start, comma - start)));
     start = comma + 1;
   }
   GpuSampler sampler;
   for (;;) {
     service::GpuStatuses samples;
-    for (service::GpuStatus& sample : sampler.look(wanted)) *samples.add_gpus() = std::move(sample);
+    bool any = false;
+    for (service::GpuStatus& sample : sampler.look(wanted)) {
+      any = any || sample.fault().empty();
+      *samples.add_gpus() = std::move(sample);
+    }
     std::string line;
     if (!google::protobuf::util::MessageToJsonString(samples, &line).ok()) return 66;
     line += '\n';
     // Short of a pipe's room, or nobody has read for minutes.
     if (::write(to, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return 0;
+    // The driver may have been loaded anew under the library, which only another process sees.
+    if (!any) return 0;
     pollfd gone{life, POLLIN, 0};
     const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(kGpuInterval);
     if (::poll(&gone, 1, static_cast<int>(pause.count())) != 0) return 0;

@@ -2,8 +2,9 @@
 // at them every two seconds, `surefoot-node --sample-gpus DEVICE,...`, since calls of NVML may hang
 // in the kernel for ever, and its library may crash. That program ends when the service has.
 //
-// One thread; nothing waits. What hangs or ends too early is begun anew after half a minute; until
-// then the last look grows old, and says so.
+// One thread; nothing waits. What hangs or ends too early, as it does when no device answers, is
+// begun anew after half a minute, but beside none that the kernel does not let go; until then the
+// last look grows old, and says so.
 #pragma once
 
 #include <set>
@@ -52,7 +53,7 @@ class GpuWatch {
 
 inline constexpr Duration kGpuInterval = std::chrono::seconds(2);
 // The program: writes a line to `to` now and at each interval, until `life` is closed at its other
-// end, or nobody reads.
+// end, nobody reads, or no device answers.
 int sample_gpus(const std::string& devices, int life, int to);
 
 }  // namespace surefoot

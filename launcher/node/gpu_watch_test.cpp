@@ -98,6 +98,50 @@ TEST_F(GpuWatching, IsNotHeldUpByADriverThatHangsOrCrashes) {
   }
 }
 
+TEST_F(GpuWatching, LooksAtThoseThatABatchSystemShows) {
+  with("healthy");
+  ::setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+  const auto found = look(1);
+  EXPECT_THAT(look(2, 100ms), IsEmpty()) << "no worker could be launched";
+  ::setenv("CUDA_VISIBLE_DEVICES", "GPU-00000000", 1);
+  const auto beginning = look(1);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].uuid(), "GPU-00000000-0000-0000-0000-000000000001");
+  ASSERT_THAT(beginning, SizeIs(1));
+  EXPECT_THAT(beginning[0].fault(), HasSubstr("NVML says 6")) << "which of them is not known";
+}
+
+TEST_F(GpuWatching, CountsWhatProcessesHoldAsFarAsTheDriverTells) {
+  with("healthy");
+  const auto fresh = look(1);
+  ASSERT_THAT(fresh, SizeIs(1));
+  EXPECT_EQ(fresh[0].memory_used_bytes(), 0);
+  EXPECT_EQ(fresh[0].memory_bytes(), std::int64_t{141} << 30);
+  EXPECT_THAT(watch_.look(0), IsEmpty());
+  with("old");
+  const auto old = look(1);
+  ASSERT_THAT(old, SizeIs(1));
+  EXPECT_EQ(old[0].memory_used_bytes(), 512 << 20) << "of which its own is a part";
+  EXPECT_THAT(watch_.look(0), IsEmpty());
+  with("unified");
+  const auto unified = look(1);
+  ASSERT_THAT(unified, SizeIs(1));
+  EXPECT_EQ(unified[0].fault(), "");
+  EXPECT_EQ(unified[0].busy(), 0.97);
+}
+
+// Which only a process that loads the library anew would see end.
+TEST_F(GpuWatching, AFaultOfAllDevicesEndsTheProgramAndIsTold) {
+  with("mismatch");
+  const auto found = look(2);
+  ASSERT_THAT(found, SizeIs(2));
+  const Time until = now() + 5s;
+  while (children() > 0 && now() < until) (void)watch_.look(2);
+  EXPECT_EQ(children(), 0);
+  EXPECT_THAT(watch_.look(2), SizeIs(2));
+}
+
 TEST_F(GpuWatching, SaysOfEachDeviceWhyItDoesNotAnswer) {
   with("lost");
   const auto lost = look(2);

@@ -32,8 +32,8 @@ constexpr const char* kUsage =
 constexpr Duration kRequestPatience = std::chrono::seconds(30);
 // Until the service that was asked for answers.
 constexpr Duration kStartPatience = std::chrono::seconds(25);
-// Without a daemon that keeps it awake a driver takes seconds for each GPU to wake up. Below what a
-// check of a machine has (recovery.check_timeout).
+// As long as can be, since a machine is left out by it: below what its check has
+// (recovery.check_timeout).
 constexpr Duration kLookPatience = std::chrono::seconds(40);
 // For work that was in hand at the end. Shorter than who starts the next service is patient.
 constexpr Duration kEndPatience = std::chrono::seconds(3);
@@ -211,8 +211,9 @@ int serve(ServiceSettings settings) {
 // A program of ServiceSettings::look_at_gpus.
 int look_at_gpus(const config::Resources& resources, int workers) {
   const int wanted = workers > 0 ? workers : resources.workers_per_node().max();
-  const doctor::LaunchCheck check = doctor::look_before_launch(
-      doctor::gpu_need_of(resources, wanted), program_directory(), kLookPatience);
+  const doctor::LaunchCheck check =
+      doctor::look_before_launch(doctor::gpu_need_of(resources, visible_devices(), wanted),
+                                 program_directory(), kLookPatience);
   std::string text;
   if (!check.faults.empty()) text += "fault " + doctor::first_fault(check) + "\n";
   for (const std::string& warning : check.warnings) text += "warning " + warning + "\n";

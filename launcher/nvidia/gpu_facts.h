@@ -29,6 +29,12 @@ enum ClockReason : std::uint64_t {
   kPowerBrake = 0x80,
 };
 
+// Of nvmlComputeMode_t. NVML's numbers.
+enum ComputeMode : int {
+  kProhibited = 2,
+  kExclusiveProcess = 3,
+};
+
 struct GpuDevice {
   int index = 0;
   int nvml_code = 0;  // not 0: it does not answer, the rest is not known
@@ -37,8 +43,9 @@ struct GpuDevice {
   std::string uuid;  // "GPU-..."
   std::string bus;   // PCI address
   std::int64_t memory_bytes = 0;
-  std::int64_t memory_used_bytes = 0;
+  std::int64_t memory_used_bytes = 0;      // by processes
   int processes = 0;                       // that compute on it
+  int compute_mode = 0;                    // 0: any number of processes
   bool mig = false;                        // split into instances
   std::vector<std::string> instances;      // their UUIDs, "MIG-..."
   int pcie_width = 0, pcie_width_max = 0;  // lanes; 0: not known

@@ -16,19 +16,26 @@ namespace fs = std::filesystem;
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
 // By NVML's reference; these functions and structures have not changed since R410, those of MIG
-// since R450.
+// since R450, and are nvml.h's of CUDA 12.9 and 13.
 using Device = struct nvmlDevice_st*;
-constexpr int kFunctionNotFound = 13;  // NVML_ERROR_FUNCTION_NOT_FOUND
+constexpr int kNotSupported = 3;       // NVML_ERROR_NOT_SUPPORTED
+constexpr int kNoPermission = 4;       // NVML_ERROR_NO_PERMISSION
 constexpr int kInsufficientSize = 7;   // NVML_ERROR_INSUFFICIENT_SIZE: the count is right
+constexpr int kFunctionNotFound = 13;  // NVML_ERROR_FUNCTION_NOT_FOUND
 constexpr unsigned kClockSm = 1;       // NVML_CLOCK_SM
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kCorrected = 0, kUncorrected = 1;  // nvmlMemoryErrorType_t
 constexpr unsigned kVolatile = 0, kAggregate = 1;     // nvmlEccCounterType_t
-constexpr unsigned kMostLinks = 18;                   // NVML_NVLINK_MAX_LINKS
+constexpr unsigned kMostLinks = 36;                   // NVML_NVLINK_MAX_LINKS; 18 before CUDA 13
 
-struct Memory {  // nvmlMemory_t
+struct Memory {  // nvmlMemory_t; `used` has what the driver holds itself, more than half a GiB
   unsigned long long total, free, used;
 };
+struct Memory2 {  // nvmlMemory_v2_t, since R510; `used` is by processes, as nvidia-smi has it
+  unsigned version = 0;  // NVML_STRUCT_VERSION(Memory, 2)
+  unsigned long long total = 0, reserved = 0, free = 0, used = 0;
+};
+constexpr unsigned kMemoryVersion2 = sizeof(Memory2) | 2U << 24U;
 struct Utilization {  // nvmlUtilization_t
   unsigned gpu, memory;
 };
@@ -79,6 +86,17 @@ class Nvml {
  private:
   const Library& library_;
 };
+
+int look_at_memory(const Nvml& nvml, Device device, Memory2& memory) {
+  memory = {.version = kMemoryVersion2};
+  const int code = nvml.call("nvmlDeviceGetMemoryInfo_v2", device, &memory);
+  if (code != kFunctionNotFound) return code;
+  Memory old{};
+  const int answer = nvml.call("nvmlDeviceGetMemoryInfo", device, &old);
+  memory.total = old.total;
+  memory.used = old.used;
+  return answer;
+}
 
 void look_at_ecc(const Nvml& nvml, Device device, GpuDevice& facts) {
   int current = 0, pending = 0;
@@ -151,8 +169,8 @@ std::vector<std::string> instances_of(const Nvml& nvml, Device device) {
 }
 
 void look_at_use(const Nvml& nvml, Device device, GpuDevice& facts) {
-  Memory memory{};
-  const int code = nvml.call("nvmlDeviceGetMemoryInfo", device, &memory);
+  Memory2 memory;
+  const int code = look_at_memory(nvml, device, memory);
   // Handle and name of one that has gone are still given.
   if (code == kNvmlGpuIsLost || code == kNvmlResetRequired) facts.nvml_code = code;
   if (code == 0) {
@@ -164,6 +182,7 @@ void look_at_use(const Nvml& nvml, Device device, GpuDevice& facts) {
   const int listed =
       nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", device, &count, processes.data());
   if (listed == 0 || listed == kInsufficientSize) facts.processes = static_cast<int>(count);
+  facts.compute_mode = nvml.number("nvmlDeviceGetComputeMode", device);
   facts.mig = is_split(nvml, device);
   if (facts.mig) facts.instances = instances_of(nvml, device);
   facts.pcie_width = nvml.number("nvmlDeviceGetCurrPcieLinkWidth", device);
@@ -223,10 +242,11 @@ service::GpuStatus sample_of(const Nvml& nvml, const DeviceName& name) {
   Device gpu = device;  // that an instance is part of
   if (code == 0 && name.is_mig())
     code = nvml.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", device, &gpu);
-  Memory memory{};
-  // Handle and name of one that has gone are still given.
-  if (code == 0) code = nvml.call("nvmlDeviceGetMemoryInfo", device, &memory);
-  if (code != 0) {
+  Memory2 memory;
+  // Handle and name of one that has gone are still given. Where processor and GPU share memory it
+  // is not told, nor to everybody what all instances of a split one hold.
+  if (code == 0) code = look_at_memory(nvml, device, memory);
+  if (code != 0 && code != kNotSupported && code != kNoPermission) {
     sample.set_fault(nvml.text_of(code));
     return sample;
   }

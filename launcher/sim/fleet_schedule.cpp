@@ -91,6 +91,7 @@ FleetSchedule make_fleet_schedule(Rng& rng, int machines) {
     schedule.faults.push_back({draw(rng), at});
     at += rng.chance(3) ? rng.ms(0, 200) : rng.ms(0, rng.chance(4) ? 40000 : 4000);
   }
+  fleet.looks_again = rng.chance(3);
   return schedule;
 }
 

@@ -1,13 +1,16 @@
 // A libnvidia-ml.so.1, as the environment says. SUREFOOT_FAKE_GPU: "healthy", "throttled", "ecc",
-// "lost", "mismatch", "unloaded", "hangs", "crashes" or "split" (by MIG, each into one instance).
-// SUREFOOT_FAKE_GPUS: how many GPUs, 1 without it. SUREFOOT_FAKE_GPU_NAME: their name. UUIDs end in
-// the GPU's number. Signatures as in NVML's reference.
+// "lost", "mismatch", "unloaded", "hangs", "crashes", "split" (by MIG, each into one instance),
+// "old" (before R510), "unified" (memory of the processor's), "prohibited" or "exclusive".
+// "@FILE": what stands in the file now. SUREFOOT_FAKE_GPUS: how many GPUs, 1 without it.
+// SUREFOOT_FAKE_GPU_NAME: their name. UUIDs end in the GPU's number. Signatures as in NVML's
+// reference.
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 namespace {
@@ -17,7 +20,12 @@ std::string variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 std::string state() {
-  return variable("SUREFOOT_FAKE_GPU", "healthy");
+  const std::string said = variable("SUREFOOT_FAKE_GPU", "healthy");
+  if (!said.starts_with("@")) return said;
+  std::ifstream file(said.substr(1));
+  std::string now;
+  file >> now;
+  return now;
 }
 
 int set(unsigned* into, unsigned value) {
@@ -58,6 +66,10 @@ extern "C" {
 
 struct Memory {
   unsigned long long total, free, used;
+};
+struct Memory2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
 };
 struct Pci {
   char bus_legacy[16];
@@ -127,9 +139,23 @@ int nvmlDeviceGetPciInfo_v3(Device*, Pci* pci) {
   std::strcpy(pci->bus_id, "00000000:65:00.0");
   return 0;
 }
+// Half a GiB is the driver's.
 int nvmlDeviceGetMemoryInfo(Device*, Memory* memory) {
-  *memory = {141ULL << 30, 141ULL << 30, 0};
+  *memory = {141ULL << 30, (141ULL << 30) - (512ULL << 20), 512ULL << 20};
   return state() == "lost" ? 15 : 0;
+}
+int nvmlDeviceGetMemoryInfo_v2(Device*, Memory2* memory) {
+  if (state() == "old") return 13;
+  if (state() == "unified") return 3;
+  if (memory->version != (sizeof(Memory2) | 2U << 24U)) return 25;
+  memory->total = 141ULL << 30;
+  memory->reserved = 512ULL << 20;
+  memory->free = memory->total - memory->reserved;
+  memory->used = 0;
+  return state() == "lost" ? 15 : 0;
+}
+int nvmlDeviceGetComputeMode(Device*, unsigned* mode) {
+  return set(mode, state() == "prohibited" ? 2 : state() == "exclusive" ? 3 : 0);
 }
 int nvmlDeviceGetUtilizationRates(Device*, Utilization* load) {
   *load = {97, 60};

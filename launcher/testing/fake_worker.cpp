@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -234,7 +235,9 @@ int describe() {
 
 int fake_worker(int argc, char** argv) {
   init_log("fake");
-  if (argc >= 3 && std::string(argv[2]) == "--describe") return describe();
+  const bool asked = std::any_of(
+      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--describe"; });
+  if (asked) return describe();
   if (argc < 4 || std::string(argv[2]) != "--dir") return 64;
   LoadOutcome outcome = load_job(argv[1], {});
   if (!outcome.faults.empty()) return 64;

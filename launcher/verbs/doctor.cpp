@@ -131,6 +131,7 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
                       NetworkFacts facts = look_at_network("/");
                       facts.wanted = subject.job.resources().network();
                       facts.many_machines = subject.has_hosts();
+                      facts.gpus = subject.job.resources().device() == config::Resources::cuda;
                       asked.say(check_network(facts));
                     }});
 }
@@ -138,9 +139,10 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
 // ---- GPUs ----
 
 void add_gpus(const Subject& subject, std::vector<Check>& checks) {
-  const GpuNeed need = subject.has_job ? gpu_need_of(subject.job.resources(), subject.workers())
-                                       : GpuNeed{.use = GpuUse::kUnknown};
-  for (Check& check : gpu_checks(need, subject.programs, kPatience))
+  const GpuNeed need =
+      subject.has_job ? gpu_need_of(subject.job.resources(), visible_devices(), subject.workers())
+                      : GpuNeed{.use = GpuUse::kUnknown};
+  for (Check& check : gpu_checks(need, subject.programs, kGpuPatience))
     checks.push_back(std::move(check));
 }
 

@@ -68,9 +68,10 @@ Result<json> describe(const ValidateArguments& arguments, const config::Job& job
 
 // Why the job would not start on this machine, and what is not as it should be.
 std::vector<std::string> warnings_of(const config::Job& job) {
-  const doctor::LaunchCheck check = doctor::look_before_launch(
-      doctor::gpu_need_of(job.resources(), job.resources().workers_per_node().max()),
-      program_directory(), doctor::kPatience);
+  const doctor::LaunchCheck check =
+      doctor::look_before_launch(doctor::gpu_need_of(job.resources(), visible_devices(),
+                                                     job.resources().workers_per_node().max()),
+                                 program_directory(), doctor::kGpuPatience);
   std::vector<std::string> warnings = check.warnings;
   if (!check.faults.empty())
     warnings.insert(warnings.begin(),

@@ -24,14 +24,15 @@ std::ostream& operator<<(std::ostream& out, const Job& job) {
 
 class OnADevice : public testing::TestWithParam<Job> {
  protected:
-  static RunResult run(Sandbox& sandbox, std::vector<std::string> arguments) {
+  static RunResult run(Sandbox& sandbox, std::vector<std::string> arguments,
+                       const std::vector<std::string>& environment = {}) {
     if (GetParam().text == &kYourOwnModel) {
       const auto module = (sandbox.root() / "module.pt").string();
       EXPECT_EQ(sandbox.command({"surefoot-make-module", module}).exit_code, 0);
     }
     std::vector<std::string> argv = sandbox.run_command(std::move(arguments));
     argv[0] = on_double("surefoot");
-    return sandbox.command(argv);
+    return sandbox.command(argv, environment);
   }
   static void expect_same(const Sandbox& sandbox, const RunResult& result) {
     static std::map<std::string, RunResult> known;
@@ -75,6 +76,18 @@ TEST_P(OnADevice, AWorkerTheServiceAndAllAreKilledOnTheWay) {
   expect_same(sandbox, result);
   EXPECT_EQ(result.number("attempts"), 5);
   EXPECT_EQ(result.number("steps_lost"), 0);
+}
+
+// Its workers' own word for that, exit code 64, is for a person who has just asked for the job.
+TEST_P(OnADevice, AGpuThatIsAwayForAnAttemptIsAFailureAndNotTheEndOfTheJob) {
+  Sandbox sandbox(*GetParam().text);
+  const RunResult result =
+      run(sandbox, {"--set", "resources.workers_per_node=2", "--fault", "kill:rank=1,step=5"},
+          {"SUREFOOT_DOUBLE_AWAY=2"});
+  expect_same(sandbox, result);
+  EXPECT_EQ(result.number("attempts"), 3);
+  EXPECT_EQ(result.number("steps_lost"), 0);
+  EXPECT_NE(result.output.find("the double is not to be had"), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, OnADevice,

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "collectives/device_stream.h"
+#include "configs/devices.h"
 #include "worker/cuda/cuda_device.h"
 #include "worker/device_choice.h"
 
@@ -11,12 +12,9 @@ Result<std::unique_ptr<Device>> open_device(const config::Job& job, int local_ra
                                             int local_size) {
   if (job.resources().device() == config::Resources::cpu) return std::unique_ptr<Device>();
   const auto& listed = job.resources().devices();
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   SUREFOOT_ASSIGN(
       const DeviceChoice choice,
-      choose_device({listed.begin(), listed.end()},
-                    visible != nullptr ? std::optional<std::string>(visible) : std::nullopt,
-                    local_rank, local_size));
+      choose_device({listed.begin(), listed.end()}, visible_devices(), local_rank, local_size));
   for (const auto& [name, value] : choice.environment) ::setenv(name.c_str(), value.c_str(), 1);
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
