@@ -11,7 +11,9 @@ struct Peak {
   double fp32, tf32, bf16;  // TFLOP/s, dense; 0: has none
 };
 
-// A sheet that tells of sparsity only ("with sparsity") is halved.
+// A sheet that tells of sparsity only ("with sparsity") is halved. Compared in December 2026 with
+// what NVIDIA or others publish, but for A30, GH200, RTX A6000, RTX 6000 Ada, the tensor cores of
+// RTX 3090 and bf16 of A10G, for which nothing was at hand.
 constexpr Peak kPeaks[] = {
     // "NVIDIA V100 Tensor Core GPU" data sheet (January 2020). Volta has neither tf32 nor bf16.
     {"Tesla V100-SXM2-16GB", 15.7, 0, 0},
@@ -51,8 +53,7 @@ constexpr Peak kPeaks[] = {
     // "NVIDIA RTX Blackwell GPU Architecture" white paper, appendix A.
     {"GeForce RTX 5090", 104.8, 104.8, 209.5},
     // "NVIDIA H100 Tensor Core GPU" data sheets (2023, 2024): SXM 67, 989, 1979; PCIe 51, 756,
-    // 1513;
-    // NVL 60, 835, 1671; the latter two with sparsity.
+    // 1513; NVL 60, 835, 1671; the latter two with sparsity.
     {"H100 80GB HBM3", 67, 494.5, 989.5},
     {"H100 PCIe", 51, 378, 756.5},
     {"H100 NVL", 60, 417.5, 835.5},
