@@ -147,7 +147,7 @@ void Machine::ask_anew(Node& node, const std::string& why) {
   node.unsure = true;
 }
 
-void Machine::close_gang(const AttemptEnd& end) {
+bool Machine::close_gang(const AttemptEnd& end) {
   s_.history.gang.clear();
   const bool failed =
       !end.injected && (end.outcome == Outcome::kFailed || end.outcome == Outcome::kHung);
@@ -177,20 +177,21 @@ void Machine::close_gang(const AttemptEnd& end) {
     node.back = false;
   }
   Node* culprit = node(end.culprit.node);
-  if (!failed || alone() || culprit == nullptr || !culprit->up()) return;
+  if (!failed || alone() || culprit == nullptr || !culprit->up()) return false;
   const bool others_hold = std::any_of(s_.fleet.begin(), s_.fleet.end(), [&](const Node& node) {
     return &node != culprit && usable(node) && node.ready >= s_.history.finished_step;
   });
-  if (!others_hold) return;
+  if (!others_hold) return false;
   const Duration pause = strike(rules_.fleet, *culprit, s_.now);
   if (pause <= Duration::zero()) {
     if (rules_.fleet.looks_again && !stopping()) ask_anew(*culprit, "is looked over again");
-    return;
+    return false;
   }
   take_out(*culprit,
            fmt::format("its workers failed {} times within an hour", culprit->strikes.size()),
            pause);
   culprit->barred = true;
+  return true;
 }
 
 }  // namespace surefoot::supervisor

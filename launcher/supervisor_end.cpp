@@ -84,7 +84,7 @@ void Machine::judge() {
   end.injected = setback && forgiven();
   if (setback) end.culprit.reason = why(end, s_.lost);
   note_notice(end);
-  close_gang(end);
+  const bool cured = close_gang(end);
   h.attempt_open = s_.leftover = false;
   s_.recovering = true;
   s_.recovery = Recovery{};
@@ -110,7 +110,7 @@ void Machine::judge() {
       return close("a user's error: the same job file will never work");
     case Outcome::kFailed:
     case Outcome::kHung:
-      count_failure(end.culprit.step, end.culprit.reason, progress);
+      count_failure(end.culprit.step, end.culprit.reason, progress, cured);
       return after_setback(end.outcome == Outcome::kHung ? "the attempt hung"
                                                          : "the attempt failed");
     case Outcome::kPreempted:
@@ -127,10 +127,11 @@ void Machine::judge() {
   }
 }
 
-void Machine::count_failure(Step step, const std::string& reason, bool progress) {
+void Machine::count_failure(Step step, const std::string& reason, bool progress, bool cured) {
   History& h = s_.history;
-  const bool same =
-      h.has_last_failure && h.last_failure_step == step && h.last_failure_reason == reason;
+  // Twice on one machine, of several: it is the machine until another one has it, too.
+  const bool same = !cured && h.has_last_failure && h.last_failure_step == step &&
+                    h.last_failure_reason == reason;
   h.has_last_failure = true;
   h.last_failure_step = step;
   h.last_failure_reason = reason;

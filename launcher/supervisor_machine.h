@@ -104,7 +104,8 @@ class Machine {
   void arrived(Node& node);
   void ask_anew(Node& node, const std::string& why);  // the next launch waits for its answer
   void assemble();                                    // waits for machines
-  void close_gang(const AttemptEnd& end);  // its machines are free again; who failed is left out
+  // Its machines are free again. True: the one that has failed is left out from now on.
+  bool close_gang(const AttemptEnd& end);
   void weigh_growth(bool arrival);
   void tell_everyone_if_all_go();
   void settle_reference();
@@ -125,7 +126,8 @@ class Machine {
   // supervisor_end.cpp
   void judge();
   [[nodiscard]] Outcome outcome() const;
-  void count_failure(Step step, const std::string& reason, bool progress);
+  // `cured`: by leaving out the machine that failed.
+  void count_failure(Step step, const std::string& reason, bool progress, bool cured = false);
   void count_preemption(bool progress);
   void stop_if_totals_are_used_up();
   [[nodiscard]] bool forgiven() const;

@@ -127,7 +127,10 @@ void Life::count_end(const AttemptEnd& end) {
   failures_in_row_ = finished_ > finished_at_failure_ ? 0 : failures_in_row_;
   failures_in_row_ += finished_ == end.first_step.value;
   finished_at_failure_ = finished_;
-  same_twice_ = last_failure_step_ == end.culprit.step.value && last_failure_ == end.culprit.reason;
+  const auto node = static_cast<std::size_t>(end.culprit.node);
+  const bool left_out = node < state_.fleet.size() && state_.fleet[node].barred;
+  same_twice_ = !left_out && last_failure_step_ == end.culprit.step.value &&
+                last_failure_ == end.culprit.reason;
   last_failure_step_ = end.culprit.step.value;
   last_failure_ = end.culprit.reason;
 }
