@@ -155,6 +155,7 @@ void Machine::on(const ServiceAnswered& e) {
   if (node == nullptr) return ignore("there is no such machine");
   if (node->up()) return ignore("the service was known to be up");
   if (s_.doing == Doing::kClosing && s_.freeing) return ignore("the service is being ended");
+  node->here = e.here;
   if (is_lost(*node)) {
     node->back = true;
     node->ready = std::max(node->ready, e.ready);
@@ -179,7 +180,6 @@ void Machine::on(const ServiceAnswered& e) {
   if (node->leaves && (another_life || s_.now >= node->outlives_notice())) node->forget_notice();
   if (node->leaves && node->noticed_boot.empty()) node->noticed_boot = e.facts.boot_id;
   node->facts = e.facts;
-  node->here = e.here;
   node->ready = e.ready;
   node->durable = e.durable;
   s_.service_seen = true;

@@ -14,7 +14,8 @@ constexpr std::size_t kLanes = 8;
 [[gnu::always_inline]] inline float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float n = (x * 1.44269504088896341f + kRound) - kRound;
+  const float rounded = x * 1.44269504088896341f + kRound;
+  const float n = rounded - kRound;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -23,7 +24,10 @@ constexpr std::size_t kLanes = 8;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float y = p * (r * r) + r + 1.0f;
-  return y * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+  // 2^n: the last bits of `rounded` count it; of a NaN they are anything.
+  const std::uint32_t exponent =
+      std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(kRound) + 127;
+  return y * std::bit_cast<float>(exponent << 23);
 }
 
 // Calls body(i, lane) for i in [0, count); lane is i mod kLanes, in an inner loop of fixed length
