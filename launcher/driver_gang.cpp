@@ -93,6 +93,7 @@ void Driver::launch(const core::LaunchGang& launch, std::int64_t action) {
   gang_.reset();
   if (gang) gang_ = std::move(*gang);
   gang_exit_told_ = false;
+  peak_.reset();
   gang_exit_seen_.reset();
   worker_seen_ = false;
   observer_.follow(attempt, core::workers_of(members_));

@@ -51,7 +51,7 @@ class Driver final : MachineListener {
   void observe_answers();
   void take_metrics(core::NodeId node, const std::vector<MetricRecord>& metrics);
   void take_gpus(core::NodeId node, const service::StatusReply& status);
-  [[nodiscard]] double model_utilization(double samples_per_second) const;
+  [[nodiscard]] double model_utilization(double samples_per_second);
   void take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at);
   void look_at_gang();
   bool has_last_words();
@@ -101,6 +101,7 @@ class Driver final : MachineListener {
   std::tuple<std::int64_t, std::int64_t, std::int64_t> metrics_newest_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::map<core::NodeId, std::pair<std::int32_t, std::uint64_t>> gpus_seen_;  // service, last look
+  std::optional<double> peak_;  // FLOP/s of the GPUs of the newest gang, where all are known
 
   BusyTimes busy_;
   std::string_view last_reason_;

@@ -135,7 +135,7 @@ void Driver::take_gpus(core::NodeId node, const service::StatusReply& status) {
 }
 
 // 0: what the model takes is not known, or what some device of the gang can do.
-double Driver::model_utilization(double samples_per_second) const {
+double Driver::model_utilization(double samples_per_second) {
   const double flops =
       settings_.flops_per_sample > 0 ? settings_.flops_per_sample : machines_.flops_per_sample();
   if (flops <= 0 || settings_.job.resources().device() != config::Resources::cuda) return 0;
@@ -143,11 +143,15 @@ double Driver::model_utilization(double samples_per_second) const {
   for (core::NodeId node = 0; node < static_cast<core::NodeId>(state_.fleet.size()); ++node) {
     if (!is_of_gang(node)) continue;
     const service::StatusReply* status = machines_.status(node);
-    if (status == nullptr || status->gpus_size() == 0) return 0;
+    if (status == nullptr || status->gpus_size() == 0) {
+      devices.clear();
+      break;
+    }
     devices.insert(devices.end(), status->gpus().begin(), status->gpus().end());
   }
-  const auto peak = peak_flops(devices, settings_.job.train().precision());
-  return peak ? samples_per_second * flops / *peak : 0;
+  // Of the last steps one may hear when the gang is gone, and nobody looks at its GPUs any more.
+  if (!devices.empty()) peak_ = peak_flops(devices, settings_.job.train().precision());
+  return peak_ ? samples_per_second * flops / *peak_ : 0;
 }
 
 void Driver::take_notice(core::NodeId node, const service::NoticeStatus& notice, Time at) {
