@@ -5,11 +5,11 @@ python=${SUREFOOT_PYTHON:-python3}
 import sys, torch
 sys.exit(0 if torch.cuda.is_available() else 1)
 END
-"$python" -c 'import torch; p = torch.cuda.get_device_properties(0); print(f"GPU: {p.name}, {p.multi_processor_count} SMs; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version()}, cuDNN {torch.backends.cudnn.version()}")'
+"$python" -c 'import torch; p = torch.cuda.get_device_properties(0); print(f"GPU: {p.name}, {p.multi_processor_count} SMs; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version()}, cuDNN {torch.backends.cudnn.version()}")' || true
 nvidia-smi --query-gpu=driver_version,clocks.sm,power.limit,temperature.gpu --format=csv,noheader || true
 
 # The programs of a bundle ask the same Python.
-export PATH="$bin:$PATH" SUREFOOT_PYTHON="$python"
+export PATH="$bin:$PATH" SUREFOOT_PYTHON="$python" GTEST_COLOR=no
 # part NAME: whether it was asked for, of $parts; none asked for: all of them.
 part() {
   case " ${parts:-$1} " in

@@ -24,6 +24,7 @@ parser.add_argument("--block", type=int, default=1024)
 parser.add_argument("--vocabulary", type=int, default=50304)
 parser.add_argument("--micro-batch", type=int, default=16)
 parser.add_argument("--micro-batches", type=int, default=4)
+parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try the script out")
 arguments = parser.parse_args()
 if arguments.deterministic:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read once, when CUDA starts
@@ -82,7 +83,8 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-device = torch.device("cuda", 0)
+device = torch.device(arguments.device, 0)
+is_cuda = arguments.device == "cuda"
 model = Gpt(arguments).to(device)
 decayed = [p for p in model.parameters() if p.dim() >= 2]
 others = [p for p in model.parameters() if p.dim() < 2]
@@ -96,19 +98,20 @@ generator = torch.Generator().manual_seed(2)
 
 def batch():
     starts = torch.randint(len(tokens) - arguments.block - 1, (arguments.micro_batch,), generator=generator)
-    rows = torch.stack([tokens[s : s + arguments.block + 1] for s in starts.tolist()]).pin_memory()
-    rows = rows.to(device, non_blocking=True)
+    rows = torch.stack([tokens[s : s + arguments.block + 1] for s in starts.tolist()])
+    rows = (rows.pin_memory() if is_cuda else rows).to(device, non_blocking=True)
     return rows[:, :-1], rows[:, 1:]
 
 
 seconds = []
 for step in range(arguments.warm_up + arguments.steps):
-    torch.cuda.synchronize()
+    if is_cuda:
+        torch.cuda.synchronize()
     begin = time.perf_counter()
     total = torch.zeros((), device=device)
     for _ in range(arguments.micro_batches):
         inputs, targets = batch()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast(arguments.device, dtype=torch.bfloat16):
             loss = run(inputs, targets) / arguments.micro_batches
         loss.backward()
         total += loss.detach()
