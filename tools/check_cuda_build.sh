@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 jobs="${1:-$(nproc)}"
 make --no-print-directory cuda "JOBS=$jobs"
-tests="worker_core_test model_test torchscript_test device_state_test device_test training_reference_test"
+tests="worker_core_test model_test torchscript_test fused_cross_entropy_test device_state_test device_test training_reference_test"
 examples/fetch_data.sh fashion-mnist
 # shellcheck disable=SC2086  # several words
 cmake --build build/cuda --parallel "$jobs" --target $tests
