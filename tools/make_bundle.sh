@@ -1,12 +1,12 @@
 #!/bin/sh
 # make_bundle.sh BIN ARCHIVE: Surefoot's programs of BIN with all that a bare machine lacks, for resources.bundle.
-#   bin/        the programs, and orted and mpirun as small scripts that know where they are
+#   bin/        the programs; for those in libexec/ small scripts of their names (tools/in_bundle.sh)
+#   libexec/    what takes Open MPI, CUDA, NCCL or libtorch; orted and mpirun
 #   lib/        the shared libraries they need, but glibc's and the GPU driver's: those are the machine's own
-#   openmpi/    Open MPI's and PMIx's programs, plugins and help files
+#   openmpi/    Open MPI's and PMIx's plugins and help files
+#   gpu/        of build/cuda also: what shows that the machine's GPUs work (tools/gpu)
 #   bundle.txt  what is in it: SHA-256 and name
-# Of build/cuda also, since CUDA, NCCL and libtorch (5 GB) are those of the PyTorch on the machine:
-#   libexec/    the programs that need them; in bin/ a small script for each asks a Python where they are
-#   gpu/        what shows that the machine's GPUs work (tools/gpu)
+# CUDA, NCCL and libtorch (5 GB) are those of the PyTorch on the machine, which the scripts look for.
 # The programs find lib/ by themselves ($ORIGIN/../lib). Plugins for fabrics are left out: their libraries belong to
 # drivers, and Surefoot uses TCP and shared memory.
 set -eu
@@ -14,15 +14,15 @@ bin=$(cd "$1" && pwd)
 archive=$2
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-mkdir -p "$root/bin" "$root/lib" "$root/openmpi/bin" "$root/openmpi/share" "$root/openmpi/pmix"
+mkdir -p "$root/bin" "$root/lib" "$root/libexec" "$root/openmpi/share" "$root/openmpi/pmix"
 
 # Installed, they look into lib/ only, and no more into folders of this machine.
 cmake --install "$bin/.." --prefix "$root" --component programs >/dev/null
 
 path_of() { ompi_info --path "$1" --parsable | cut -d: -f3; }
 plugins=$(path_of pkglibdir)
-cp "$(command -v orted)" "$root/openmpi/bin/orted"
-cp -L "$(command -v mpirun)" "$root/openmpi/bin/mpirun"
+cp -L "$(command -v orted)" "$root/libexec/orted"
+cp -L "$(command -v mpirun)" "$root/libexec/mpirun"
 cp -rL "$(path_of pkgdatadir)" "$root/openmpi/share/openmpi"
 cp -rL "$(path_of sysconfdir)" "$root/openmpi/etc"
 mkdir "$root/openmpi/plugins"
@@ -42,7 +42,7 @@ fi
 is_elf() { [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
 {
   for program in "$root"/bin/*; do ldd "$bin/$(basename "$program")"; done
-  for file in $(find "$root/openmpi" -type f); do
+  for file in $(find "$root/libexec" "$root/openmpi" -type f); do
     if is_elf "$file"; then ldd "$file"; fi
   done
 } >"$root/needs"
@@ -63,42 +63,33 @@ while read -r name path; do
   esac
 done <"$root/libraries"
 
-for program in orted mpirun; do
-  cat >"$root/bin/$program" <<'END'
-#!/bin/sh
-here=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export OPAL_PREFIX="$here/openmpi" OPAL_BINDIR="$here/bin" OPAL_LIBDIR="$here/lib" OPAL_PKGLIBDIR="$here/openmpi/plugins" \
-  OPAL_DATADIR="$here/openmpi/share" OPAL_PKGDATADIR="$here/openmpi/share/openmpi" OPAL_SYSCONFDIR="$here/openmpi/etc"
-export PMIX_PREFIX="$here/openmpi" PMIX_LIBDIR="$here/openmpi/pmix" PMIX_PKGLIBDIR="$here/openmpi/pmix/plugins"
-exec "$here/openmpi/bin/$(basename "$0")" "$@"
-END
-  chmod 755 "$root/bin/$program"
-done
-
+here=$(cd "$(dirname "$0")" && pwd)
+built_for=""
 if [ -n "$pytorch" ]; then
-  here=$(cd "$(dirname "$0")" && pwd)
-  mkdir "$root/libexec"
   cp -r "$here/gpu" "$root/gpu"
-  # Who starts another program looks for it beside itself.
-  for program in surefoot-node surefoot-rsh; do ln -s "../bin/$program" "$root/libexec/$program"; done
   built_for=$(sed -n "s/^\(__version__\|cuda\)[^=]*= '\([0-9.]*\).*/\2/p" "$pytorch/torch/version.py" | tr '\n' ' ')
-  for program in "$root"/bin/*; do
-    program=$(basename "$program")
-    if ldd "$bin/$program" 2>/dev/null | grep -q -E "libtorch|libcudart|libnccl"; then
-      mv "$root/bin/$program" "$root/libexec/$program"
-      sed "s/@BUILT_FOR@/${built_for% }/" "$here/with_pytorch.sh" >"$root/bin/$program"
-      chmod 755 "$root/bin/$program"
-    fi
-  done
 fi
+script() {  # script PROGRAM BUILT_FOR
+  sed "s/@BUILT_FOR@/${2% }/" "$here/in_bundle.sh" >"$root/bin/$1"
+  chmod 755 "$root/bin/$1"
+}
+for program in "$root"/bin/*; do
+  program=$(basename "$program")
+  needs=$(ldd "$bin/$program")
+  case $needs in *libmpi* | *libtorch* | *libcudart* | *libnccl*) ;; *) continue ;; esac
+  mv "$root/bin/$program" "$root/libexec/$program"
+  case $needs in *libtorch* | *libcudart* | *libnccl*) script "$program" "$built_for" ;; *) script "$program" "" ;; esac
+done
+for program in orted mpirun; do script "$program" ""; done
+# Who starts another program looks for it beside itself.
+for program in surefoot-node surefoot-rsh; do ln -s "../bin/$program" "$root/libexec/$program"; done
 
-content="bin lib openmpi"
-[ -z "$pytorch" ] || content="$content libexec gpu"
+content="bin libexec lib openmpi"
+[ -z "$pytorch" ] || content="$content gpu"
 (cd "$root" && find $content -type f | sort | xargs sha256sum >bundle.txt)
 # The same content gives the same archive, and so the same folder on the machines.
 tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - $content bundle.txt |
   gzip -1 -n >"$archive.new"
 mv "$archive.new" "$archive"
-glibc=$(grep -rahoE "GLIBC_2\.[0-9]+" "$root/bin" "$root/lib" "$root/openmpi" | sort -Vu | tail -n 1)
+glibc=$(grep -rahoE "GLIBC_2\.[0-9]+" "$root/bin" "$root/libexec" "$root/lib" "$root/openmpi" | sort -Vu | tail -n 1)
 echo "$archive: $(wc -l <"$root/bundle.txt") files, $(($(stat -c %s "$archive") / 1048576)) MiB, for machines with glibc ${glibc#GLIBC_} or later"

@@ -87,8 +87,8 @@ void leave_outer_gang() {
 }  // namespace
 
 Result<std::vector<LibraryFile>> list_libraries(const fs::path& program, const Asked& asked) {
-  // What ldd does; the program itself is not begun. In a bundle for GPUs it is a script, which does
-  // so once it knows where PyTorch's libraries are (tools/with_pytorch.sh).
+  // What ldd does; the program itself is not begun. In a bundle it is a script, which does so once
+  // it knows where the libraries are (tools/in_bundle.sh).
   const auto start = read_start(program);
   const char* how = start == "#!" ? "SUREFOOT_LIST_LIBRARIES=1" : "LD_TRACE_LOADED_OBJECTS=1";
   const auto end = run({program.string()}, asked, {how});

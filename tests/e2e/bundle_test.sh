@@ -16,7 +16,7 @@ tar -xzf "$here/bundle.tar.gz" -C "$here/bundle"
 (cd "$here/bundle" && sha256sum --check --quiet bundle.txt)
 
 # For GPUs: where there is no PyTorch, or not the one it was built for, it says so.
-if [ -d "$here/bundle/libexec" ]; then
+if [ -d "$here/bundle/gpu" ]; then
   mkdir -p "$here/other/torch"
   echo "__version__ = '2.4.1+cpu'; cuda = None" >"$here/other/torch/version.py"
   : >"$here/other/torch/__init__.py"
@@ -33,7 +33,9 @@ fi
 
 libraries=$(dirname "$(ldconfig -p | awk '/libc.so.6 .*x86-64|libc.so.6 .*AArch64/ {print $NF; exit}')")
 libraries=$(readlink -f "$libraries")
-for tool in sh cat dirname basename readlink env mount; do ldd "$(command -v $tool)"; done |
+mkdir "$here/tools"
+for tool in sh cat dirname basename readlink env mount; do ln -s "$(command -v $tool)" "$here/tools/$tool"; done
+for tool in "$here"/tools/*; do ldd "$tool"; done |
   awk '$2 == "=>" {print $3} $1 ~ /^\// {print $1}' | sort -u >"$here/list"
 for name in ld-linux-x86-64 ld-linux-aarch64 libc libm libpthread libdl librt libresolv libutil libmvec; do ls "$libraries/$name".so* 2>/dev/null; done >>"$here/list" || true
 while read -r file; do cp -L "$file" "$here/bare/" 2>/dev/null || true; done <"$here/list"
@@ -43,7 +45,7 @@ name: bundled
 model: {kind: mlp, hidden: [8]}
 data: {kind: synthetic, samples: 64}
 train: {max_steps: 5, global_batch_size: 8, micro_batch_size: 4, optimizer: {kind: sgd, lr: 0.1}}
-checkpoint: {arena: $here/arena, to: $here/store}
+checkpoint: {arena: $here/arena}
 END
 cat >"$here/inside.sh" <<'END'
 set -eu
@@ -52,13 +54,17 @@ if mpirun --version 2>/dev/null; then
   echo "the machine's own Open MPI still works"
   exit 1
 fi
-"$1/bundle/bin/mpirun" --version
-"$1/bundle/bin/surefoot" --version
-"$1/bundle/bin/mpirun" --allow-run-as-root --oversubscribe --bind-to none -np 2 --mca pml ob1 --mca btl self,vader,tcp \
-  --mca orte_tmpdir_base "$1" --mca btl_vader_backing_directory "$1" "$1/bundle/bin/surefoot-worker" "$1/job.yaml" --dir "$1/run"
+# Not even ssh.
+export PATH="$1/bundle/bin:$1/tools"
+mpirun --version
+surefoot --version
+# Which asks the worker by itself, too.
+surefoot run "$1/job.yaml" --dir "$1/supervised" --set resources.workers_per_node=2
+mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2 --mca pml ob1 --mca btl self,vader,tcp \
+  --mca orte_tmpdir_base "$1" --mca btl_vader_backing_directory "$1" surefoot-worker "$1/job.yaml" --dir "$1/run"
 END
 unshare --mount sh "$here/inside.sh" "$here" "$libraries"
-test -s "$here/run/final/model.safetensors"
+cmp "$here/run/final/model.safetensors" "$here/supervised/final/model.safetensors"
 # Its service ends by itself.
 waited=0
 while [ -n "$(ls "$here/arena")" ] && [ $waited -lt 600 ]; do

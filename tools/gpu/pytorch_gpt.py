@@ -38,8 +38,7 @@ torch.manual_seed(1)
 torch.use_deterministic_algorithms(arguments.deterministic)
 torch.utils.deterministic.fill_uninitialized_memory = False
 # As the worker sets it with `precision: bf16`: what is left in fp32 may use TF32.
-torch.backends.cuda.matmul.allow_tf32 = True
-torch.backends.cudnn.allow_tf32 = True
+torch.set_float32_matmul_precision("high")
 
 
 class Block(nn.Module):
@@ -73,6 +72,8 @@ class Gpt(nn.Module):
             if parameter.dim() > 1:
                 scale = 0.02 / math.sqrt(2 * a.layers) if "proj" in name else 0.02
                 nn.init.normal_(parameter, std=scale)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, inputs, targets):
         positions = torch.arange(inputs.shape[1], device=inputs.device)
