@@ -1,12 +1,14 @@
 #include "worker/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "collectives/nccl/nccl_host_id.h"
 #include "collectives/nccl/nccl_stream.h"
 #include "common/log.h"
 #include "worker/cuda/kernels.h"
+#include "worker/device_choice.h"
 
 namespace surefoot {
 namespace {
@@ -52,7 +54,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int devices_of_node,
   device->facts_.name = properties.name;
   device->facts_.numerics = fmt::format("{}, {} SMs, capability {}.{}, CUDA {}.{}", properties.name,
                                         properties.multiProcessorCount, properties.major,
-                                        properties.minor, runtime / 1000, runtime % 1000 / 10);
+                                        properties.minor, runtime / 1000, runtime % 1000 / 10) +
+                            bits_by_environment(::getenv);
   SUREFOOT_TRY(checked(cuda::load_update(), "loading the kernels of the update"));
   SUREFOOT_TRY(checked(cuda::load_cross_entropy(), "loading the kernels of the loss"));
   SUREFOOT_TRY(checked(cudaStreamCreateWithFlags(&device->copies_, cudaStreamNonBlocking),

@@ -1,7 +1,11 @@
 // What CudaDevice does when CUDA refuses something: on the fake only, which can be told to.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "collectives/device_stream.h"
 #include "collectives/nccl/testing/fake_gpu.h"
+#include "worker/cuda/cuda_device.h"
 #include "worker/device.h"
 #include "worker/testing/test_device.h"
 
@@ -47,5 +51,38 @@ TEST_F(Refused, MemoryThatIsNotThereIsToldWithTheNumbers) {
     EXPECT_NE(memory.error().message.find(word), std::string::npos) << memory.error().message;
 }
 
+TEST(StartOnGpuDeathTest, ADriverThatDoesNotStartEndsTheProcessForAnotherAttempt) {
+  config::Job job;
+  job.mutable_resources()->set_device(config::Resources::cuda);
+  job.mutable_recovery()->set_startup_timeout(100);
+  EXPECT_EXIT(
+      {
+        fake_gpu::hang_at_start();
+        (void)open_device(job, 0, 1);
+      },
+      ::testing::ExitedWithCode(76), "CUDA's start did not return in time");
+}
+
+TEST(StartOnGpu, AWorkerSeesItsOwnGpuOnly) {
+  config::Job job;
+  job.mutable_resources()->set_device(config::Resources::cuda);
+  job.mutable_resources()->add_devices("3");
+  job.mutable_recovery()->set_startup_timeout(100);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  const auto device = open_device(job, 0, 1);
+  const std::string visible = ::getenv("CUDA_VISIBLE_DEVICES");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  ASSERT_TRUE(device) << device.error().message;
+  EXPECT_NE(*device, nullptr);
+  EXPECT_EQ(visible, "3");
+}
+
 }  // namespace
+
+cudaStream_t computation_stream() {
+  cudaStream_t made = nullptr;
+  SUREFOOT_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking) == cudaSuccess);
+  return made;
+}
+
 }  // namespace surefoot

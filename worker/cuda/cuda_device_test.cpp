@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 
 #include "collectives/device_stream.h"
 #include "worker/testing/test_device.h"
@@ -113,6 +114,11 @@ TEST_F(OnGpu, TellsWhatDecidesTheBits) {
   EXPECT_NE(device_->facts().numerics.find(device_->facts().name), std::string::npos);
   EXPECT_NE(device_->facts().numerics.find(" SMs"), std::string::npos);
   EXPECT_NE(device_->facts().numerics.find("CUDA 1"), std::string::npos);
+  ASSERT_EQ(::setenv("NVIDIA_TF32_OVERRIDE", "0", 1), 0);
+  const auto other = open(stream_);
+  ::unsetenv("NVIDIA_TF32_OVERRIDE");
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(other->facts().numerics, device_->facts().numerics + "; NVIDIA_TF32_OVERRIDE=0");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "collectives/device_stream.h"
+#include "collectives/watchdog.h"
 #include "configs/devices.h"
 #include "worker/cuda/cuda_device.h"
 #include "worker/device_choice.h"
@@ -11,11 +12,13 @@ namespace surefoot {
 Result<std::unique_ptr<Device>> open_device(const config::Job& job, int local_rank,
                                             int local_size) {
   if (job.resources().device() == config::Resources::cpu) return std::unique_ptr<Device>();
-  const auto& listed = job.resources().devices();
-  SUREFOOT_ASSIGN(
-      const DeviceChoice choice,
-      choose_device({listed.begin(), listed.end()}, visible_devices(), local_rank, local_size));
+  SUREFOOT_ASSIGN(const DeviceChoice choice,
+                  choose_device(job.resources(), visible_devices(), local_rank, local_size));
   for (const auto& [name, value] : choice.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  // The driver's start can take for ever, and nothing can interrupt it.
+  constexpr int kExitRestart = 76;
+  const auto limit = std::chrono::milliseconds(job.recovery().startup_timeout());
+  const Watchdog watchdog("CUDA's start", now() + limit, kExitRestart);
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code != cudaSuccess || count == 0) {

@@ -24,6 +24,7 @@ namespace {
 
 std::atomic<ncclResult_t> communicator_state = ncclSuccess;
 std::atomic<bool> completes = true;
+std::atomic<bool> starts = true;
 std::atomic<cudaError_t> next_launch = cudaSuccess;
 constexpr std::size_t kMemory = std::size_t{1} << 40;
 std::atomic<std::size_t> memory_limit = kMemory;
@@ -170,6 +171,9 @@ void fail_communicators(ncclResult_t state) {
 void never_complete() {
   completes = false;
 }
+void hang_at_start() {
+  starts = false;
+}
 void refuse_next_launch(cudaError_t answer) {
   next_launch = answer;
 }
@@ -179,6 +183,7 @@ void limit_memory(std::size_t bytes) {
 void reset() {
   communicator_state = ncclSuccess;
   completes = true;
+  starts = true;
   next_launch = cudaSuccess;
   memory_limit = kMemory;
 }
@@ -249,6 +254,7 @@ ncclResult_t add(ncclComm* communicator, cudaStream_t stream, std::function<void
 // --- CUDA's runtime
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  starts.wait(false);
   *count = 1;
   return cudaSuccess;
 }

@@ -26,6 +26,8 @@ void fail_communicators(ncclResult_t state);
 void never_complete();
 // The next memset or kernel is refused.
 void refuse_next_launch(cudaError_t answer);
+// The first call, and every later one, does not return.
+void hang_at_start();
 // More than this at once is not there.
 void limit_memory(std::size_t bytes);
 void reset();
