@@ -86,13 +86,14 @@ class Model {
   // The mean losses of the micro-batches since the last call, in order.
   virtual Result<std::vector<double>> take_losses() = 0;
 
-  // Change of the F32 buffers by the last micro-batch, into buffer_elements() zeros.
-  // kInvalid names a buffer of another type that came out differently from this step's first
-  // micro-batch (the first after bind_state).
+  // Change of the F32 buffers by the last micro-batch, into buffer_elements() zeros; notes the
+  // other buffers as it left them.
   virtual Status take_buffer_changes(std::span<float> change) = 0;
-  // The other buffers as the last micro-batch left them: digest to compare between ranks,
-  // "name=digest" lines to tell which differs, and their bytes into the sections of the next state.
-  [[nodiscard]] virtual Digest other_buffers_digest() const = 0;
+  // The other buffers as the micro-batches since bind_state left them. Digest to compare between
+  // ranks; waits. kInvalid names one that did not come out the same of all of them.
+  [[nodiscard]] virtual Result<Digest> other_buffers_digest() = 0;
+  // "name=digest" lines of that digest, to tell which differs; and their bytes into the sections of
+  // the next state.
   [[nodiscard]] virtual std::vector<std::string> other_buffers() const = 0;
   virtual void store_other_buffers(std::span<std::byte> state) const = 0;
 

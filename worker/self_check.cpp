@@ -84,6 +84,7 @@ Status check_repeatable(Model& model, const BatchBuffer& batch, Device* device, 
                   Results::open(device, static_cast<std::size_t>(model.buffer_elements())));
   SUREFOOT_ASSIGN(const Outcome first, run_once(model, batch, gradients, changes, deadline));
   SUREFOOT_ASSIGN(const Outcome second, run_once(model, batch, gradients, changes, deadline));
+  if (const auto others = model.other_buffers_digest(); !others) return others.error();
   for (const TensorSpec& tensor : model.layout().find("parameters")->tensors) {
     const auto at = static_cast<std::size_t>(tensor.offset) / sizeof(float);
     const auto count = static_cast<std::size_t>(tensor.elements());

@@ -83,14 +83,25 @@ inline void set_deterministic() {
 #endif
 }
 
-// Whether a message of libtorch tells of a CUDA call that failed, rather than of the model. There
-// is no type for it before 2.8.
+inline bool has_one_of(std::string_view message, std::initializer_list<std::string_view> marks) {
+  return std::any_of(marks.begin(), marks.end(), [message](std::string_view mark) {
+    return message.find(mark) != std::string_view::npos;
+  });
+}
+
+// Whether a message of libtorch tells that a GPU's memory is full: to its allocator, or to one of
+// CUDA's libraries, which take their own. Its type is lost on the way out of a TorchScript module.
+inline bool is_out_of_memory(std::string_view message) {
+  return has_one_of(
+      message, {"CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+                "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED"});
+}
+
+// Whether it tells of another CUDA call that failed, rather than of the model. There is no type for
+// it before 2.8.
 inline bool is_device_failure(std::string_view message) {
-  for (const std::string_view mark :
-       {"CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "CUDA driver error", "cuDNN error"}) {
-    if (message.find(mark) != std::string_view::npos) return true;
-  }
-  return false;
+  return has_one_of(message, {"CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "CUDA driver error",
+                              "cuDNN error"});
 }
 
 }  // namespace surefoot

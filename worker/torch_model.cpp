@@ -34,7 +34,7 @@ std::string message_of(const std::exception& e) {
 // that has failed is no fault of anybody: the next attempt may find it well, or another one.
 Error failed(std::string_view what, const std::exception& e) {
   const std::string message = message_of(e);
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&e) != nullptr) {
+  if (is_out_of_memory(message)) {
     return error(Code::kNoSpace, "{}: {}; a smaller train.micro_batch_size needs less", what,
                  message);
   }
@@ -63,11 +63,6 @@ struct Placed {
                          at::TensorOptions(scalar_type(type)).device(device));
   }
 };
-
-Digest digest_of(const at::Tensor& tensor) {
-  const at::Tensor here = tensor.to(at::kCPU).contiguous();
-  return digest({static_cast<const std::byte*>(here.data_ptr()), here.nbytes()});
-}
 
 class TorchModel final : public Model {
  public:
@@ -100,7 +95,7 @@ class TorchModel final : public Model {
   Status micro_batch(const BatchBuffer& batch, std::uint64_t seed) override;
   Result<std::vector<double>> take_losses() override;
   Status take_buffer_changes(std::span<float> change) override;
-  Digest other_buffers_digest() const override;
+  Result<Digest> other_buffers_digest() override;
   std::vector<std::string> other_buffers() const override;
   void store_other_buffers(std::span<std::byte> state) const override;
   Result<EvaluationSums> evaluate(const BatchBuffer& batch) override;
@@ -156,8 +151,11 @@ class TorchModel final : public Model {
   std::map<const std::byte*, std::vector<at::Tensor>> state_views_;  // of parameters_, then frozen_
   std::map<const float*, std::vector<at::Tensor>> gradient_views_;
   std::function<void(ElementRange)> ready_;
-  std::vector<at::Tensor> losses_;    // not taken yet
-  std::vector<Digest> first_others_;  // of this step's first micro-batch
+  std::vector<at::Tensor> losses_;  // not taken yet
+  // Bytes of the buffers that are not F32, one behind the other.
+  at::Tensor first_others_;  // of this step's first micro-batch
+  at::Tensor differs_;       // by byte: whether another micro-batch left another
+  at::Tensor others_;        // on the processor, as they came out
 };
 
 void TorchModel::place(const NamedTensor& entry, DType type, std::string_view section_name,
@@ -245,7 +243,7 @@ Status TorchModel::write_initial_state(std::span<std::byte> state) const {
 void TorchModel::bind_state(std::span<const std::byte> state) {
   SUREFOOT_CHECK(state.size() == static_cast<std::size_t>(layout_.bytes));
   state_ = state.data();
-  first_others_.clear();
+  first_others_.reset();
   std::vector<at::Tensor>& views = state_views_[state_];
   if (views.empty()) {
     for (const Placed& entry : parameters_) views.push_back(entry.view(state_, device_));
@@ -342,7 +340,7 @@ Result<std::vector<double>> TorchModel::take_losses() {
 
 Status TorchModel::take_buffer_changes(std::span<float> change) {
   SUREFOOT_CHECK(change.size() == static_cast<std::size_t>(buffer_elements_));
-  std::vector<Digest> others;
+  std::vector<at::Tensor> others;
   try {
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -362,22 +360,45 @@ Status TorchModel::take_buffer_changes(std::span<float> change) {
             .copy_((now - before).masked_fill_(same, 0));
         continue;
       }
-      others.push_back(digest_of(now));
-      if (!first_others_.empty() && first_others_[others.size() - 1] != others.back()) {
-        return error(Code::kInvalid,
-                     "buffer {}: it came out differently from another micro-batch of this step; "
-                     "only float32 buffers can be averaged",
-                     entry.name);
+      others.push_back(now.reshape({-1}).view(at::kByte));
+    }
+    if (others.empty()) return {};
+    // Compared where they are: to look at them would be to wait for the device.
+    const at::Tensor bytes = at::cat(others);
+    if (first_others_.defined()) {
+      differs_.bitwise_or_(bytes.ne(first_others_));
+    } else {
+      first_others_ = bytes;
+      differs_ = at::zeros_like(bytes, at::kBool);
+    }
+  } catch (const std::exception& e) {
+    return failed("buffers", e);
+  }
+  return {};
+}
+
+Result<Digest> TorchModel::other_buffers_digest() {
+  try {
+    if (first_others_.defined()) {
+      // One copy from a device for all.
+      const at::Tensor found = at::stack({first_others_, differs_.view(at::kByte)}).to(at::kCPU);
+      others_ = found[0];
+      std::int64_t at = 0;
+      for (const Placed& entry : buffers_) {
+        if (entry.type == DType::kF32) continue;
+        const auto size = static_cast<std::int64_t>(entry.bytes());
+        if (found[1].narrow(0, at, size).any().item<bool>()) {
+          return error(Code::kInvalid,
+                       "buffer {}: it came out differently from another micro-batch of this step; "
+                       "only float32 buffers can be averaged",
+                       entry.name);
+        }
+        at += size;
       }
     }
   } catch (const std::exception& e) {
     return failed("buffers", e);
   }
-  if (first_others_.empty()) first_others_ = std::move(others);
-  return {};
-}
-
-Digest TorchModel::other_buffers_digest() const {
   Digester digester;
   for (const std::string& line : other_buffers()) digester.update(line);
   return digester.finish();
@@ -385,10 +406,12 @@ Digest TorchModel::other_buffers_digest() const {
 
 std::vector<std::string> TorchModel::other_buffers() const {
   std::vector<std::string> lines;
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    if (buffers_[i].type == DType::kF32) continue;
-    const at::Tensor now = network_->buffer(i).detach().contiguous();
-    lines.push_back(fmt::format("{}={}\n", buffers_[i].name, digest_of(now).hex()));
+  if (!others_.defined()) return lines;
+  const auto* at = static_cast<const std::byte*>(others_.data_ptr());
+  for (const Placed& entry : buffers_) {
+    if (entry.type == DType::kF32) continue;
+    lines.push_back(fmt::format("{}={}\n", entry.name, digest({at, entry.bytes()}).hex()));
+    at += entry.bytes();
   }
   return lines;
 }

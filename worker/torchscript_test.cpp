@@ -27,13 +27,18 @@ class TorchScript : public testing::Test {
     std::string pattern =
         (std::filesystem::temp_directory_path() / "surefoot-module-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
+    begin();
+  }
+  ~TorchScript() override { std::filesystem::remove_all(folder_); }
+
+  // A module without forward.
+  void begin() {
+    module_ = torch::jit::Module("Module");
     at::manual_seed(3);
     module_.register_attribute("training", c10::BoolType::get(), true);
     add("weight", at::randn({4, 192}) * 0.1);
     add("bias", at::zeros({4}));
   }
-  ~TorchScript() override { std::filesystem::remove_all(folder_); }
-
   void add(const std::string& name, const at::Tensor& value, bool trained = true) {
     module_.register_parameter(name, value.clone().set_requires_grad(trained), false);
   }
@@ -181,9 +186,57 @@ TEST_F(TorchScript, ABufferOfAnotherTypeThatDependsOnTheDataIsRefusedByName) {
   std::vector<float> changes(static_cast<std::size_t>(bench.model->buffer_elements()));
   bench.model->bind_gradients(gradients);
   ASSERT_TRUE(bench.micro_batch(2));
-  const Status status = bench.model->take_buffer_changes(changes);
-  ASSERT_FALSE(status);
-  EXPECT_THAT(status.error().message, HasSubstr("buffer seen"));
+  ASSERT_TRUE(bench.model->take_buffer_changes(changes));
+  const auto digest = bench.model->other_buffers_digest();
+  ASSERT_FALSE(digest);
+  EXPECT_EQ(digest.error().code, Code::kInvalid);
+  EXPECT_THAT(digest.error().message, HasSubstr("buffer seen"));
+}
+
+// On a device each of these waits for all that was enqueued.
+TEST_F(TorchScript, NothingIsReadBackBetweenTheMicroBatchesOfAStep) {
+  module_.register_buffer("count", at::zeros({}, at::kLong));
+  module_.register_buffer("mean", at::zeros({4}));
+  Bench bench(job(std::string("\n    self.count.add_(1)\n") + kLinear));
+  ASSERT_EQ(bench.failure, "");
+  static std::vector<std::string> called;
+  std::vector<float> gradients(static_cast<std::size_t>(bench.model->gradient_elements()));
+  std::vector<float> changes(static_cast<std::size_t>(bench.model->buffer_elements()));
+  bench.model->bind_gradients(gradients);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(bench.micro_batch(1));
+    const auto watch = at::addThreadLocalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+          called.emplace_back(function.name());
+          return nullptr;
+        }));
+    const Status taken = bench.model->take_buffer_changes(changes);
+    at::removeCallback(watch);
+    ASSERT_TRUE(taken);
+  }
+  EXPECT_THAT(called, testing::Contains("aten::copy_")) << "it was looked at";
+  for (const char* blocks : {"aten::to", "aten::_to_copy", "aten::item", "aten::nonzero"})
+    EXPECT_THAT(called, testing::Not(testing::Contains(blocks)));
+  EXPECT_TRUE(bench.model->other_buffers_digest());
+}
+
+// As libtorch's interpreter passes them on: as text, their types are lost.
+TEST_F(TorchScript, FullMemoryOfAGpuAndOneThatFailsAreNoFaultsOfTheModule) {
+  const auto code_of = [this](const std::string& message) {
+    begin();
+    Bench bench(job("\n    assert inputs.dim() == 0, \"" + message + "\"\n" + kLinear));
+    EXPECT_EQ(bench.failure, "");
+    std::vector<float> gradients(static_cast<std::size_t>(bench.model->gradient_elements()));
+    bench.model->bind_gradients(gradients);
+    const Result<double> loss = bench.micro_batch(1);
+    EXPECT_FALSE(loss);
+    return loss ? Code::kRetry : loss.error().code;
+  };
+  for (const char* full :
+       {"CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"})
+    EXPECT_EQ(code_of(full), Code::kNoSpace) << full;
+  EXPECT_EQ(code_of("CUDA error: an illegal memory access was encountered"), Code::kRestart);
 }
 
 TEST_F(TorchScript, AModuleWithoutReproducibleGradientsIsFound) {

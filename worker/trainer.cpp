@@ -237,7 +237,8 @@ Result<Trainer::Decision> Trainer::reduce(Step step) {
   if (drain_signalled()) word.bits |= kRequestDrain;
   // The state the step started from is compared too: a node whose copy is not that of rank 0 must
   // not go on.
-  word.must_match = {first_word(parts_.model.other_buffers_digest()),
+  SUREFOOT_ASSIGN(const Digest other_buffers, parts_.model.other_buffers_digest());
+  word.must_match = {first_word(other_buffers),
                      first_word(parts_.session.arena->slot(state_->slot()).digest)};
   SUREFOOT_ASSIGN(const ReducedStep reduced, reducer_->finish(word, losses_, step_deadline()));
   if (!reduced.mismatched[0].empty()) {
