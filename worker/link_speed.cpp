@@ -88,7 +88,6 @@ class Measurement {
     for (std::int64_t i = 0; i < elements_; ++i)
       host[static_cast<std::size_t>(i)] = number(i + rank);
     SUREFOOT_TRY(device_.upload(std::as_bytes(std::span(host)), values_.data(), deadline_));
-    stream_.order(Queue::kComputation, Queue::kExchange);
     stream_.enqueue(Queue::kExchange, all_reduce());
     SUREFOOT_TRY(stream_.wait(deadline_, kWhat));
     const ByteRange whole{0, static_cast<std::int64_t>(values_.size())};

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 
@@ -26,6 +27,8 @@ class Altered final : public DeviceStream {
   Altered(DeviceStream& stream, std::function<void(DeviceStream&, const AllReduce&)> after)
       : stream_(stream), after_(std::move(after)) {}
   Duration slower{};
+  int in_a_row = 0;
+  int most_in_a_row = 0;
 
   Result<void*> allocate(MemoryOf memory, std::int64_t bytes, std::string_view what) override {
     return stream_.allocate(memory, bytes, what);
@@ -33,11 +36,13 @@ class Altered final : public DeviceStream {
   Result<int> prepare(const Tree& tree) override { return stream_.prepare(tree); }
   void enqueue(Queue queue, const Work& work) override {
     stream_.enqueue(queue, work);
+    most_in_a_row = std::max(most_in_a_row, ++in_a_row);
     if (after_) after_(stream_, std::get<AllReduce>(work));
   }
   void order(Queue first, Queue then) override { stream_.order(first, then); }
   Status wait(Time deadline, std::string_view what) override {
     std::this_thread::sleep_for(slower);
+    in_a_row = 0;
     return stream_.wait(deadline, what);
   }
 
@@ -53,8 +58,13 @@ struct Plan {
   Duration slower{};
 };
 
-// By rank.
-std::vector<Result<LinkSpeed>> measure(const Plan& plan) {
+struct Spent {
+  double seconds = 0;
+  int in_a_row = 0;  // all-reduces, at most
+};
+
+// By rank. `spent`: by rank 0 in all.
+std::vector<Result<LinkSpeed>> measure(const Plan& plan, Spent* spent = nullptr) {
   LocalGang gang(plan.ranks);
   std::vector<Result<LinkSpeed>> results(static_cast<std::size_t>(plan.ranks),
                                          error(Code::kInvalid, "never ran"));
@@ -68,8 +78,10 @@ std::vector<Result<LinkSpeed>> measure(const Plan& plan) {
       ASSERT_TRUE(stream) << stream.error().message;
       Altered altered(**stream, rank == 1 ? plan.after_all_reduce : nullptr);
       if (rank == 1) altered.slower = plan.slower;
+      const Time begin = now();
       results[static_cast<std::size_t>(rank)] =
           measure_links(communicator, *device, altered, kBytes, soon());
+      if (rank == 0 && spent != nullptr) *spent = {seconds(now() - begin), altered.most_in_a_row};
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -100,6 +112,16 @@ TEST(LinkSpeed, IsThatOfTheSlowestRank) {
     ASSERT_TRUE(result) << result.error().message;
     EXPECT_GE(result->seconds, seconds(kSlower));
   }
+}
+
+// Whose batch takes long, but for the all-reduces in it.
+TEST(LinkSpeed, IsOfOneAllReduceOfManyInARow) {
+  Spent spent;
+  const auto results = measure({.slower = std::chrono::milliseconds(1)}, &spent);
+  ASSERT_TRUE(results[0]) << results[0].error().message;
+  EXPECT_GT(spent.in_a_row, 1);
+  // Three of five batches took the median or longer.
+  EXPECT_LT(3 * spent.in_a_row * results[0]->seconds, spent.seconds);
 }
 
 TEST(LinkSpeed, IsNoneWhereASumIsWrongAndAllRanksHearIt) {
