@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "collectives/device_stream.h"
 #include "collectives/mpi/mpi_communicator.h"
@@ -71,7 +72,7 @@ Status run(Time deadline) {
 int main() {
   using namespace surefoot;
   const Time deadline = now() + kDeadline;
-  const Watchdog watchdog(kName, deadline + kGrace, 1);
+  const Watchdog watchdog(std::string(kName) + ": CUDA, NCCL or MPI", deadline + kGrace, 1);
   // mpirun that is killed must not leave a GPU taken.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const Status done = run(deadline);
