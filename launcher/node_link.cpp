@@ -271,12 +271,14 @@ void NodeLink::remove_probe() {
   (void)call(std::move(request), now() + kAsk);
 }
 
-// The folder goes when no service holds its lock any more: one that answers and refuses has a
-// reason, one that hangs is ended.
+// The folder goes when no service holds its lock any more, and the job ends when that process is
+// gone: one that answers and refuses has a reason, one that hangs is ended.
 Status NodeLink::free_folder() {
   const Time deadline = now() + kFree;
   const std::filesystem::path& folder = context_->arena_folder;
   if (!std::filesystem::exists(folder)) return {};
+  const auto holder = read_file((folder / "service.lock").string());
+  const auto service = process_of(holder ? std::atoi(holder->c_str()) : 0);
   const Status asked = shut_down(false, true, kFree / 2);
   if (!asked && status(~std::uint64_t{0}, now() + kAsk)) return asked.error();
   for (bool ended = false;;) {
@@ -285,12 +287,11 @@ Status NodeLink::free_folder() {
     if (now() > deadline) return lock.error();
     if (!asked && !ended) {
       ended = true;
-      const auto holder = read_file((folder / "service.lock").string());
-      const auto process = process_of(holder ? std::atoi(holder->c_str()) : 0);
-      if (process) SUREFOOT_TRY(end_processes({*process}, deadline));
+      if (service) SUREFOOT_TRY(end_processes({*service}, deadline));
     }
     std::this_thread::sleep_for(5ms);
   }
+  while (service && is_alive(*service) && now() < deadline) std::this_thread::sleep_for(5ms);
   std::error_code failed;
   std::filesystem::remove_all(folder, failed);
   if (failed) return error(Code::kRetry, "cannot remove {}: {}", folder.string(), failed.message());

@@ -78,6 +78,6 @@ Status run() {
 
 int main() {
   const surefoot::Status done = surefoot::run();
-  if (!done) std::fprintf(stderr, "%s\n", done.error().message.c_str());
+  if (!done) std::fprintf(stderr, "surefoot-reduction: %s\n", done.error().message.c_str());
   return done ? 0 : 1;
 }

@@ -104,11 +104,12 @@ TEST_F(Doctor, LooksAtThisMachineAndItsCodeFollowsItsFindings) {
   ASSERT_TRUE(ran.report.is_object()) << ran.output << ran.errors;
   std::set<std::string> names;
   for (const json& one : ran.report["checks"]) names.insert(one["check"]);
-  EXPECT_THAT(
-      names, IsSupersetOf({"processors",   "memory", "shared memory", "open files", "locked memory",
-                           "core files",   "logind", "gpu driver",    "xid",        "cuda driver",
-                           "cuda runtime", "nccl",   "rdma",          "network",    "programs",
-                           "libraries",    "mpirun", "ssh",           "blas",       "reduction"}));
+  EXPECT_THAT(names, IsSupersetOf({"processors",    "memory",      "shared memory", "open files",
+                                   "locked memory", "core files",  "logind",        "gpu driver",
+                                   "xid",           "cuda driver", "cuda runtime",  "nccl",
+                                   "rdma",          "network",     "programs",      "libraries",
+                                   "mpirun",        "ssh",         "blas",          "reduction",
+                                   "peer bandwidth"}));
   EXPECT_EQ(ran.code, ran.report["bad"] == 0 ? 0 : 66);
   EXPECT_EQ(ran.report["exit_code"], ran.code);
   EXPECT_TRUE(ran.report["job"].is_null());
@@ -270,6 +271,83 @@ TEST_F(DoctorOfGpus, ThatLetNobodyOrOneAtATimeInAreSaid) {
        "SUREFOOT_FAKE_GPU=exclusive"});
   EXPECT_EQ(shared.check("gpu")["verdict"], "warn");
   EXPECT_THAT(shared.check("gpu")["found"].get<std::string>(), HasSubstr("workers share it"));
+}
+
+// Programs of the name that would measure, on ranks that mpirun starts.
+class DoctorOfPeers : public DoctorOfGpus {
+ protected:
+  // The first rank says it.
+  void measures(const std::string& line) {
+    script("bin/surefoot-gpu-links",
+           "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER >> " + (root_ / "seen").string() +
+               "\n[ $OMPI_COMM_WORLD_RANK = 1 ] || echo '" + line + "'\n");
+  }
+  [[nodiscard]] json peers(const std::string& state, std::vector<std::string> words = {},
+                           const std::string& gpus = "2") const {
+    words.emplace_back("--json");
+    const Ran ran = run(words, {"LD_LIBRARY_PATH=" + (programs_folder() / "fake-nvidia").string(),
+                                "SUREFOOT_FAKE_GPU=" + state, "SUREFOOT_FAKE_GPUS=" + gpus});
+    return ran.check("peer bandwidth");
+  }
+  static constexpr const char* kFast =
+      R"({"ranks": 2, "bytes": 67108864, "seconds": 0.000177, "bus_bandwidth": 3.8e11})";
+};
+
+TEST_F(DoctorOfPeers, MeasuresThemAndSaysWhenTheyAreFarBelowTheirLinks) {
+  measures(kFast);
+  json found = peers("healthy");
+  EXPECT_EQ(found["found"], "2 GPUs, all-reduce of 64.0 MiB: 380 GB/s bus bandwidth");
+  EXPECT_EQ(found["verdict"], "ok");
+  const auto seen = read_file(root_ / "seen");
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(*seen, "0,1 PCI_BUS_ID\n0,1 PCI_BUS_ID\n");
+  measures(R"({"ranks": 2, "bytes": 67108864, "seconds": 0.0067, "bus_bandwidth": 1e10})");
+  found = peers("healthy");
+  EXPECT_EQ(found["verdict"], "warn");
+  EXPECT_THAT(found["found"].get<std::string>(), HasSubstr("their NVLink carries 450 each way"));
+  EXPECT_THAT(found["cure"].get<std::string>(), HasSubstr("NCCL_DEBUG=INFO"));
+  EXPECT_EQ(peers("apart")["verdict"], "ok") << "it is what PCIe carries";
+}
+
+TEST_F(DoctorOfPeers, OfAJobAreThoseThatItTakes) {
+  measures(kFast);
+  const std::vector<std::string> job = {"job.yaml", "--set", "resources.device=cuda", "--set",
+                                        "resources.devices=[3, 1]"};
+  EXPECT_EQ(peers("healthy", job, "4")["verdict"], "ok");
+  EXPECT_THAT(*read_file(root_ / "seen"), HasSubstr("1,3 PCI_BUS_ID\n"));
+  EXPECT_EQ(peers("healthy", {"job.yaml"})["found"], "the job does not run on GPUs");
+}
+
+TEST_F(DoctorOfPeers, AreLeftAloneWhereSomebodyComputesOrThereIsNothingToMeasure) {
+  measures(kFast);
+  const json busy = peers("busy");
+  EXPECT_EQ(busy["verdict"], "not checked");
+  EXPECT_THAT(busy["found"].get<std::string>(), HasSubstr("GPU 0 is in use (1 process"));
+  for (const auto& [state, gpus] : {std::pair{"healthy", "1"}, {"split", "2"}, {"lost", "2"}})
+    EXPECT_EQ(peers(state, {}, gpus)["verdict"], "not checked") << state;
+  EXPECT_FALSE(fs::exists(root_ / "seen")) << "it was started";
+  fs::remove(root_ / "bin/surefoot-gpu-links");
+  const json none = peers("healthy");
+  EXPECT_EQ(none["verdict"], "not checked");
+  EXPECT_THAT(none["found"].get<std::string>(), HasSubstr("which measures it, is not there"));
+}
+
+TEST_F(DoctorOfPeers, WhoseProgramFailsOrPrintsNonsenseAreBad) {
+  script("bin/surefoot-gpu-links",
+         "[ $OMPI_COMM_WORLD_RANK = 1 ] || exec sleep 100\n"
+         "echo 'surefoot-gpu-links: NCCL: ncclSend: unhandled cuda error' >&2; exit 1\n");
+  json found = peers("healthy");
+  EXPECT_EQ(found["verdict"], "bad");
+  EXPECT_THAT(found["found"].get<std::string>(), HasSubstr(": NCCL: ncclSend: unhandled cuda"));
+  script("bin/surefoot-gpu-links", "kill -SEGV $$\n");
+  EXPECT_EQ(peers("healthy")["verdict"], "bad");
+  for (const char* nonsense :
+       {"fast", R"({"ranks": 8, "bytes": 1, "seconds": 1, "bus_bandwidth": 1e12})",
+        R"({"ranks": 2, "bytes": 1, "seconds": "1", "bus_bandwidth": 1e12})",
+        R"({"ranks": 2, "bytes": 1, "seconds": 1})"}) {
+    measures(nonsense);
+    EXPECT_EQ(peers("healthy")["verdict"], "bad") << nonsense;
+  }
 }
 
 TEST_F(DoctorOfGpus, ADriverThatHangsOrCrashesIsNotCheckedAndAllElseIs) {

@@ -37,6 +37,8 @@ struct GpuNeed {
 // `visible`: the workers' CUDA_VISIBLE_DEVICES, or nothing.
 [[nodiscard]] GpuNeed gpu_need_of(const config::Resources& resources,
                                   const std::optional<std::string>& visible, int workers);
+// Whether it is this GPU as a whole, and not an instance of it.
+[[nodiscard]] bool is_whole(const GpuDevice& device, const DeviceName& name);
 // "gpu driver", and of each GPU "gpu", "gpu memory", "gpu clocks", "nvlink". What is wrong with one
 // that the job does not take is a warning.
 [[nodiscard]] std::vector<Finding> check_gpus(const GpuFacts& facts, const GpuNeed& need);

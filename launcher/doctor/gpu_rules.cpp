@@ -80,9 +80,6 @@ bool is_called(const std::string& uuid, const DeviceName& name) {
   return name.index < 0 && !name.uuid.empty() && uuid.starts_with(name.uuid);
 }
 // Whether the job takes the GPU as a whole, or an instance of it.
-bool is_whole(const GpuDevice& device, const DeviceName& name) {
-  return device.index == name.index || is_called(device.uuid, name);
-}
 bool takes_whole(const GpuNeed& need, const GpuDevice& device) {
   return std::any_of(need.devices.begin(), need.devices.end(),
                      [&](const DeviceName& name) { return is_whole(device, name); });
@@ -241,6 +238,10 @@ Finding check_links(const GpuDevice& device) {
 }
 
 }  // namespace
+
+bool is_whole(const GpuDevice& device, const DeviceName& name) {
+  return device.index == name.index || is_called(device.uuid, name);
+}
 
 GpuNeed gpu_need_of(const config::Resources& resources, const std::optional<std::string>& visible,
                     int workers) {

@@ -156,7 +156,7 @@ Finding check_mpirun(const MpirunFacts& facts) {
   return warn(check, found, "Open MPI 4.1 is what this was measured and tested with");
 }
 
-Finding check_reduction(const ReductionFacts& facts) {
+Finding check_reduction(const Measured& facts) {
   const std::string check = "reduction";
   if (!facts.unavailable.empty()) return not_checked(check, facts.unavailable);
   if (!facts.fault.empty())

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "checkpoint/launch_book.h"
 
@@ -51,6 +52,15 @@ json object_in(const std::string& text) {
   json object = json::parse(start == std::string::npos ? text : text.substr(start + 1), nullptr,
                             /*allow_exceptions=*/false);
   return object.is_object() ? object : json();
+}
+
+// What follows `begin` in the first line that begins so; empty: there is none.
+std::string line_with(const std::string& text, const std::string& begin) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(begin)) return line.substr(begin.size());
+  }
+  return "";
 }
 
 // As the supervisor starts them (launcher/mpirun/command.h), in short. What mpirun leaves behind
@@ -132,26 +142,35 @@ MpirunFacts look_at_mpirun(const fs::path& scratch, const Asked& asked) {
   return facts;
 }
 
-ReductionFacts look_at_reduction(const fs::path& program, int ranks, const fs::path& scratch,
-                                 const Asked& asked) {
+Measured measure(const fs::path& program, int ranks, const std::vector<std::string>& environment,
+                 const fs::path& scratch, const Asked& asked) {
   leave_outer_gang();
-  ReductionFacts facts;
+  Measured facts;
+  const std::string name = program.filename().string();
   if (std::error_code none; !fs::exists(program, none)) {
     facts.unavailable = program.string() + ", which measures it, is not there";
     return facts;
   }
   std::vector<std::string> words = mpirun_words(ranks, scratch);
   words.push_back(program.string());
-  const auto end = run(std::move(words), asked);
+  auto end = run(std::move(words), asked, environment);
   const json object = end && end->succeeded() ? object_in(end->output) : json();
   if (!object.is_object()) {
-    (is_late(end) ? facts.unavailable : facts.fault) = fault_of("surefoot-reduction", end);
+    // What mpirun says of its end comes after what the rank that failed first said.
+    if (const auto own = line_with(end ? end->errors : "", name + ": "); !own.empty())
+      end->errors = own;
+    (is_late(end) ? facts.unavailable : facts.fault) = fault_of(name, end);
     return facts;
   }
-  facts.ranks = object.value("ranks", 0);
-  facts.bytes = object.value("bytes", 0.0);
-  facts.seconds = object.value("seconds", 0.0);
-  if (facts.ranks < 1 || !(facts.seconds > 0)) facts.fault = "surefoot-reduction prints nonsense";
+  const auto number = [&](const char* key) {
+    const auto at = object.find(key);
+    return at != object.end() && at->is_number() ? at->get<double>() : 0.0;
+  };
+  facts.ranks = ranks;
+  facts.bytes = number("bytes");
+  facts.seconds = number("seconds");
+  facts.bus_bandwidth = number("bus_bandwidth");
+  if (number("ranks") != ranks || !(facts.seconds > 0)) facts.fault = name + " prints nonsense";
   return facts;
 }
 

@@ -77,18 +77,20 @@ struct MpirunFacts {
 [[nodiscard]] MpirunFacts look_at_mpirun(const std::filesystem::path& scratch, const Asked& asked);
 [[nodiscard]] Finding check_mpirun(const MpirunFacts& facts);
 
-// What `surefoot-reduction` prints, run by mpirun over `ranks` ranks of this machine.
-struct ReductionFacts {
+// What `surefoot-reduction` or `surefoot-gpu-links` prints, run by mpirun over ranks of this
+// machine.
+struct Measured {
   std::string unavailable;  // why it was not measured
   std::string fault;        // it was, and failed
   int ranks = 0;
   double bytes = 0;
-  double seconds = 0;  // of the median one
+  double seconds = 0;        // of the median one
+  double bus_bandwidth = 0;  // bytes/s; of surefoot-gpu-links
 };
-[[nodiscard]] ReductionFacts look_at_reduction(const std::filesystem::path& program, int ranks,
-                                               const std::filesystem::path& scratch,
-                                               const Asked& asked);
-[[nodiscard]] Finding check_reduction(const ReductionFacts& facts);
+[[nodiscard]] Measured measure(const std::filesystem::path& program, int ranks,
+                               const std::vector<std::string>& environment,
+                               const std::filesystem::path& scratch, const Asked& asked);
+[[nodiscard]] Finding check_reduction(const Measured& facts);
 
 // ---- ssh ----
 

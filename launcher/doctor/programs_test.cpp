@@ -197,7 +197,7 @@ TEST(Mpirun, Of41IsWantedAndOthersAreRefusedOrDoubted) {
 }
 
 TEST(ReductionOfAMachine, IsAFigureOrAReason) {
-  ReductionFacts facts;
+  Measured facts;
   facts.ranks = 2;
   facts.bytes = 16 << 20;
   facts.seconds = 0.002;

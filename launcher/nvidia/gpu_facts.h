@@ -62,6 +62,7 @@ struct GpuDevice {
   int watts = 0, watts_limit = 0;
   // NVLink.
   int links_active = 0, links_inactive = 0;
+  std::vector<int> linked;  // GPUs that it reaches by NVLink, in one step or over a switch
 };
 
 struct GpuFacts {

@@ -28,6 +28,9 @@ constexpr unsigned kCorrected = 0, kUncorrected = 1;  // nvmlMemoryErrorType_t
 constexpr unsigned kVolatile = 0, kAggregate = 1;     // nvmlEccCounterType_t
 constexpr unsigned kMostLinks = 36;                   // NVML_NVLINK_MAX_LINKS; 18 before CUDA 13
 
+constexpr int kPeerByLink = 2;  // NVML_P2P_CAPS_INDEX_NVLINK
+constexpr int kPeerOk = 0;      // NVML_P2P_STATUS_OK
+
 struct Memory {  // nvmlMemory_t; `used` has what the driver holds itself, more than half a GiB
   unsigned long long total, free, used;
 };
@@ -144,11 +147,19 @@ void look_at_clocks(const Nvml& nvml, Device device, GpuDevice& facts) {
   facts.reasons = clock_reasons(nvml, device);
 }
 
-void look_at_links(const Nvml& nvml, Device device, GpuDevice& facts) {
+void look_at_links(const Nvml& nvml, Device device, unsigned gpus, GpuDevice& facts) {
   for (unsigned link = 0; link < kMostLinks; ++link) {
     int active = 0;
     if (nvml.call("nvmlDeviceGetNvLinkState", device, link, &active) != 0) continue;
     ++(active != 0 ? facts.links_active : facts.links_inactive);
+  }
+  for (unsigned other = 0; facts.links_active > 0 && other < gpus; ++other) {
+    Device peer = nullptr;
+    if (other == static_cast<unsigned>(facts.index) ||
+        nvml.call("nvmlDeviceGetHandleByIndex_v2", other, &peer) != 0)
+      continue;
+    if (nvml.get<int>("nvmlDeviceGetP2PStatus", device, peer, kPeerByLink) == kPeerOk)
+      facts.linked.push_back(static_cast<int>(other));
   }
 }
 
@@ -189,7 +200,7 @@ void look_at_use(const Nvml& nvml, Device device, GpuDevice& facts) {
   facts.pcie_width_max = nvml.number("nvmlDeviceGetMaxPcieLinkWidth", device);
 }
 
-GpuDevice look_at_device(const Nvml& nvml, unsigned index) {
+GpuDevice look_at_device(const Nvml& nvml, unsigned index, unsigned gpus) {
   GpuDevice facts;
   facts.index = static_cast<int>(index);
   Device device = nullptr;
@@ -214,7 +225,7 @@ GpuDevice look_at_device(const Nvml& nvml, unsigned index) {
   }
   look_at_ecc(nvml, device, facts);
   look_at_clocks(nvml, device, facts);
-  look_at_links(nvml, device, facts);
+  look_at_links(nvml, device, gpus, facts);
   return facts;
 }
 
@@ -295,7 +306,7 @@ GpuFacts look_at_gpus() {
     facts.driver = driver.data();
   unsigned count = 0;
   if (nvml.call("nvmlDeviceGetCount_v2", &count) != 0) count = 0;
-  for (unsigned i = 0; i < count; ++i) facts.devices.push_back(look_at_device(nvml, i));
+  for (unsigned i = 0; i < count; ++i) facts.devices.push_back(look_at_device(nvml, i, count));
   return facts;
 }
 

@@ -1,6 +1,7 @@
 // A libnvidia-ml.so.1, as the environment says. SUREFOOT_FAKE_GPU: "healthy", "throttled", "ecc",
 // "lost", "mismatch", "unloaded", "hangs", "crashes", "split" (by MIG, each into one instance),
-// "old" (before R510), "unified" (memory of the processor's), "prohibited" or "exclusive".
+// "old" (before R510), "busy" (somebody computes on each), "apart" (no NVLink between them),
+// "unified" (memory of the processor's), "prohibited" or "exclusive".
 // "@FILE": what stands in the file now. SUREFOOT_FAKE_GPUS: how many GPUs, 1 without it.
 // SUREFOOT_FAKE_GPU_NAME: their name. UUIDs end in the GPU's number. Signatures as in NVML's
 // reference.
@@ -202,6 +203,14 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Device*, unsigned long long* reaso
 int nvmlDeviceGetNvLinkState(Device*, unsigned link, int* active) {
   *active = 1;
   return link < 18 ? 0 : 2;
+}
+
+int nvmlDeviceGetP2PStatus(Device*, Device*, int kind, int* status) {
+  *status = kind == 2 && state() != "apart" ? 0 : 5;
+  return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Device*, unsigned* number, void*) {
+  return set(number, state() == "busy" ? 1 : 0);
 }
 
 }  // extern "C"

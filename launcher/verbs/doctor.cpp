@@ -11,6 +11,7 @@
 #include "common/process.h"
 #include "configs/store_url.h"
 #include "launcher/doctor/gpu_checks.h"
+#include "launcher/doctor/gpu_peers.h"
 #include "launcher/doctor/hosts.h"
 #include "launcher/doctor/links.h"
 #include "launcher/doctor/machine.h"
@@ -83,6 +84,9 @@ struct Subject {
   [[nodiscard]] int workers_in_all() const {
     return has_job ? workers() * std::max(job.resources().num_nodes().max(), 1) : 0;
   }
+  [[nodiscard]] GpuNeed gpu_need() const {
+    return has_job ? gpu_need_of(job.resources(), visible_devices(), workers()) : GpuNeed();
+  }
   [[nodiscard]] bool has_hosts() const {
     const config::Resources& resources = job.resources();
     return resources.hosts_size() > 0 || !resources.hostfile().empty() ||
@@ -139,10 +143,7 @@ void add_links(const Subject& subject, std::vector<Check>& checks) {
 // ---- GPUs ----
 
 void add_gpus(const Subject& subject, std::vector<Check>& checks) {
-  const GpuNeed need =
-      subject.has_job ? gpu_need_of(subject.job.resources(), visible_devices(), subject.workers())
-                      : GpuNeed{.use = GpuUse::kUnknown};
-  for (Check& check : gpu_checks(need, subject.programs, kGpuPatience))
+  for (Check& check : gpu_checks(subject.gpu_need(), subject.programs, kGpuPatience))
     checks.push_back(std::move(check));
 }
 
@@ -173,13 +174,31 @@ void add_programs(const Subject& subject, std::vector<Check>& checks) {
                     }});
 }
 
-// Apart, when nothing else runs any more: it measures.
+// Each apart, when nothing else runs any more: they measure.
 Check reduction(const Subject& subject) {
   return {{"reduction"}, kReductionPatience, [&](const Asked& asked) {
             const int ranks = std::clamp(subject.workers(), 2, kMostRanks);
-            asked.say(check_reduction(look_at_reduction(subject.programs / "surefoot-reduction",
-                                                        ranks, subject.scratch.path(), asked)));
+            asked.say(check_reduction(measure(subject.programs / "surefoot-reduction", ranks, {},
+                                              subject.scratch.path(), asked)));
           }};
+}
+Check peer_bandwidth(const Subject& subject) {
+  return {{"peer bandwidth"}, kPeerPatience, [&](const Asked& asked) {
+            asked.say(
+                look_at_peers(subject.gpu_need(), subject.programs, subject.scratch.path(), asked));
+          }};
+}
+// One that did not is not asked again.
+bool driver_answered(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.check == "gpu driver" && finding.verdict != Verdict::kNotChecked;
+  });
+}
+std::vector<Finding> measure_all(const Subject& subject, bool gpus) {
+  std::vector<Finding> findings = run_checks({reduction(subject)});
+  findings.push_back(gpus ? run_checks({peer_bandwidth(subject)}).front()
+                          : not_checked("peer bandwidth", "no GPU is known of: see gpu driver"));
+  return findings;
 }
 
 // ---- the job ----
@@ -373,7 +392,8 @@ int doctor_verb(const DoctorArguments& arguments, const ProbeOpener& open_store)
   add_job(subject, checks);
   add_hosts(subject, checks);
   std::vector<Finding> findings = run_checks(checks);
-  for (Finding& finding : run_checks({reduction(subject)})) findings.push_back(std::move(finding));
+  for (Finding& finding : measure_all(subject, driver_answered(findings)))
+    findings.push_back(std::move(finding));
   return show(subject, findings);
 }
 
